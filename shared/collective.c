@@ -1,0 +1,222 @@
+#include "shared/collective.h"
+
+#include <string.h>
+
+static const struct collective collectives[COLLECTIVE_END] = {
+#define COLLECTIVE_ROW(ID, cname, number, rule, cflags)                                            \
+    [number] = { #cname, SHAPE_##rule, cflags },
+    COLLECTIVE_LIST(COLLECTIVE_ROW)
+#undef COLLECTIVE_ROW
+};
+
+static const char *const operators[OPERATOR_END] = {
+#define OPERATOR_ROW(ID, name, number) [number] = #name,
+    OPERATOR_LIST(OPERATOR_ROW)
+#undef OPERATOR_ROW
+};
+
+const struct collective *collective_get(uint32_t id)
+{
+    return id < COLLECTIVE_END && collectives[id].name ? &collectives[id] : NULL;
+}
+
+const char *operator_name(uint32_t id)
+{
+    return id < OPERATOR_END ? operators[id] : NULL;
+}
+
+enum collective_id collective_by_name(const char *name)
+{
+    for (uint32_t i = 1; i < COLLECTIVE_END; i++)
+        if (collectives[i].name && !strcmp(collectives[i].name, name))
+            return (enum collective_id)i;
+    return COLLECTIVE_NONE;
+}
+
+enum operator_id operator_by_name(const char *name)
+{
+    for (uint32_t i = 1; i < OPERATOR_END; i++)
+        if (operators[i] && !strcmp(operators[i], name))
+            return (enum operator_id)i;
+    return OPERATOR_NONE;
+}
+
+static bool axes_product(const struct shape *s, uint32_t first, uint64_t *ret)
+{
+    uint64_t n = 1;
+    bool fits = true;
+
+    for (uint32_t i = first; i < s->naxes; i++) {
+        /* A zero makes the whole empty, however large the others are. */
+        if (s->axes[i] == 0) {
+            *ret = 0;
+            return true;
+        }
+        fits = fits && mul_u64(n, s->axes[i], &n);
+    }
+    if (fits)
+        *ret = n;
+    return fits;
+}
+
+bool shape_count(const struct shape *s, uint64_t *ret)
+{
+    return axes_product(s, 0, ret);
+}
+
+bool shape_row_count(const struct shape *s, uint64_t *ret)
+{
+    return axes_product(s, 1, ret);
+}
+
+bool shape_equal(const struct shape *a, const struct shape *b)
+{
+    return a->naxes == b->naxes && !memcmp(a->axes, b->axes, a->naxes * sizeof(a->axes[0]));
+}
+
+void text_add_shape(struct text *t, const struct shape *s)
+{
+    text_add(t, "[");
+    for (uint32_t i = 0; i < s->naxes; i++)
+        text_add(t, "%s%llu", i ? ", " : "", (unsigned long long)s->axes[i]);
+    text_add(t, "]");
+}
+
+static int shape_error(const struct descriptor *d, struct error *e, const struct shape *s,
+                       const char *what)
+{
+    struct text t = { 0 };
+
+    text_add_shape(&t, s);
+    return error_set(e, ERROR_INVALID_SHAPE, "%s: shape %s %s", collective_get(d->kind)->name, t.s,
+                     what);
+}
+
+static int axis_times(const struct descriptor *d, struct shape *s, struct error *e)
+{
+    if (s->naxes == 0)
+        return shape_error(d, e, s, "has no axis 0 to hold a block of every rank");
+    if (!mul_u64(s->axes[0], d->nranks, &s->axes[0]))
+        return shape_error(d, e, s, "times the world size does not fit in 64 bits");
+    return 0;
+}
+
+static int axis_over(const struct descriptor *d, struct shape *s, struct error *e)
+{
+    if (s->naxes == 0)
+        return shape_error(d, e, s, "has no axis 0 to cut into a block for every rank");
+    if (s->axes[0] % d->nranks) {
+        struct text t = { 0 };
+
+        text_add(&t, "cannot be scattered: axis 0 is not divisible by world size %u", d->nranks);
+        return shape_error(d, e, s, t.s);
+    }
+    s->axes[0] /= d->nranks;
+    return 0;
+}
+
+int descriptor_shapes(const struct descriptor *d, struct shape *ret_in, struct shape *ret_out,
+                      struct error *e)
+{
+    const struct collective *c = collective_get(d->kind);
+    struct shape in = d->shape, out = d->shape;
+    int r = 0;
+
+    switch (c->shape) {
+    case SHAPE_NONE:
+    case SHAPE_SAME:
+        break;
+    case SHAPE_TIMES_R:
+        r = axis_times(d, &out, e);
+        break;
+    case SHAPE_OVER_R:
+        /* scatter agrees on the output's shape, reduce_scatter on the input's */
+        r = c->flags & COLLECTIVE_IN_AT_ROOT ? axis_times(d, &in, e) : axis_over(d, &out, e);
+        break;
+    case SHAPE_EXCHANGE:
+        if (in.naxes == 0)
+            r = shape_error(d, e, &in, "has no axis 0 of rows to exchange");
+        break;
+    }
+    if (r < 0)
+        return r;
+    *ret_in = in;
+    *ret_out = out;
+    return 0;
+}
+
+static int check_op(const struct descriptor *d, struct error *e)
+{
+    const struct dtype *t = dtype_get(d->dtype);
+    const char *kind = collective_get(d->kind)->name, *op = operator_name(d->op);
+
+    if (!op)
+        return error_set(e, ERROR_INVALID_OPERATION, "%s: op %u is not a known operation", kind,
+                         d->op);
+    if (t->class == DTYPE_CLASS_OPAQUE)
+        return error_set(e, ERROR_UNSUPPORTED_DTYPE,
+                         "%s: %s is moved, never reduced; use a type that has arithmetic", kind,
+                         t->name);
+    if (d->op == OPERATOR_MEAN && t->class != DTYPE_CLASS_FLOAT)
+        return error_set(e, ERROR_INVALID_OPERATION,
+                         "%s: mean of %s is not defined; use sum, or a floating type", kind,
+                         t->name);
+    if (d->op >= OPERATOR_AND && !dtype_is_integer(t))
+        return error_set(e, ERROR_INVALID_OPERATION,
+                         "%s: bitwise %s of %s is not defined; use an integer type", kind, op,
+                         t->name);
+    return 0;
+}
+
+static int check_sizes(const struct descriptor *d, struct error *e)
+{
+    const uint64_t width = dtype_get(d->dtype)->width;
+    struct shape s[2];
+    uint64_t n, bytes;
+    int r;
+
+    r = descriptor_shapes(d, &s[0], &s[1], e);
+    if (r < 0)
+        return r;
+    for (int i = 0; i < 2; i++)
+        if (!shape_count(&s[i], &n) || !mul_u64(n, width, &bytes) || bytes > INT64_MAX)
+            return shape_error(d, e, &s[i], "has more bytes than fit in 63 bits");
+    if (collective_get(d->kind)->shape == SHAPE_EXCHANGE) {
+        /* of a rank without rows too: its row is everyone's */
+        if (!shape_row_count(&d->shape, &n) || !mul_u64(n, width, &bytes) || bytes > INT64_MAX)
+            return shape_error(d, e, &d->shape, "has rows of more bytes than fit in 63 bits");
+        if (n == 0)
+            return shape_error(d, e, &d->shape, "has rows of no elements");
+        if (d->kind == COLLECTIVE_ALL_TO_ALL && d->shape.axes[0] % d->nranks)
+            return shape_error(d, e, &d->shape, "has an axis 0 that the world size does not divide");
+    }
+    return 0;
+}
+
+int descriptor_check(const struct descriptor *d, struct error *e)
+{
+    const struct collective *c = collective_get(d->kind);
+    int r = 0;
+
+    if (!c)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "collective %u is not known", d->kind);
+    if (d->nranks == 0 || d->nranks > RANKS_MAX)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "%s: world size %u is not between 1 and %u",
+                         c->name, d->nranks, RANKS_MAX);
+    if (c->shape == SHAPE_NONE)
+        return 0;
+    if (!dtype_get(d->dtype))
+        return error_set(e, ERROR_UNSUPPORTED_DTYPE, "%s: dtype %u is not known", c->name,
+                         d->dtype);
+    if (d->shape.naxes > AXES_MAX)
+        return error_set(e, ERROR_INVALID_SHAPE, "%s: %u axes, more than %u", c->name,
+                         d->shape.naxes, AXES_MAX);
+    if (c->flags & COLLECTIVE_HAS_OP)
+        r = check_op(d, e);
+    if (r < 0)
+        return r;
+    if (c->flags & COLLECTIVE_HAS_ROOT && d->root >= d->nranks)
+        return error_set(e, ERROR_INVALID_ROOT, "%s: root %u is not below world size %u", c->name,
+                         d->root, d->nranks);
+    return check_sizes(d, e);
+}

@@ -1,0 +1,60 @@
+/*
+ * Memory that daemon and client both see, besides tensors: progress cells. One memfd a session, made
+ * and written by the daemon, sealed so that the client can only read it.
+ */
+#ifndef SHARED_MEM_H
+#define SHARED_MEM_H
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "shared/base.h"
+
+struct progress {
+    uint64_t elements_done, elements_total;
+    uint64_t chunks_done, chunks_total;      /* rounds for the exchanges */
+    uint64_t rows_sent, rows_to_send;        /* the exchanges only */
+    uint64_t rows_received, rows_to_receive; /* the exchanges only */
+};
+
+#define PROGRESS_WORDS (sizeof(struct progress) / sizeof(uint64_t))
+
+/* One writer, any readers: a reader that sees the same even version before and after has a whole. */
+struct progress_cell {
+    _Alignas(128) _Atomic uint64_t version;
+    _Atomic uint64_t words[PROGRESS_WORDS];
+};
+
+static inline void progress_write(struct progress_cell *cell, const struct progress *p)
+{
+    uint64_t words[PROGRESS_WORDS];
+    uint64_t version = atomic_load_explicit(&cell->version, memory_order_relaxed);
+
+    memcpy(words, p, sizeof(words));
+    atomic_store_explicit(&cell->version, version + 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    for (size_t i = 0; i < PROGRESS_WORDS; i++)
+        atomic_store_explicit(&cell->words[i], words[i], memory_order_relaxed);
+    atomic_store_explicit(&cell->version, version + 2, memory_order_release);
+}
+
+/* False if the writer was in the way every time: the daemon died in the middle, or is very busy. */
+static inline bool progress_read(const struct progress_cell *cell, struct progress *ret)
+{
+    uint64_t words[PROGRESS_WORDS];
+
+    for (int attempt = 0; attempt < 1000; attempt++) {
+        uint64_t before = atomic_load_explicit(&cell->version, memory_order_acquire);
+
+        for (size_t i = 0; i < PROGRESS_WORDS; i++)
+            words[i] = atomic_load_explicit(&cell->words[i], memory_order_relaxed);
+        atomic_thread_fence(memory_order_acquire);
+        if (!(before & 1) && before == atomic_load_explicit(&cell->version, memory_order_relaxed)) {
+            memcpy(ret, words, sizeof(words));
+            return true;
+        }
+    }
+    return false;
+}
+
+#endif
