@@ -1,0 +1,328 @@
+#include <errno.h>
+#include <string.h>
+
+#include "proto/codec_wire.h"
+
+static struct wire_operand decode_operand(const Ruccl__V1__Operand *m)
+{
+    if (!m || m->region == 0)
+        return (struct wire_operand){ 0 };
+    return (struct wire_operand){ .region = m->region, .offset = m->offset };
+}
+
+static void decode_join(struct codec *c, const Ruccl__V1__Join *m, struct request_join *ret)
+{
+    ret->comm = codec_take_id(c, m->comm, "join: comm");
+    ret->id = codec_take_string(c, m->id, CODEC_ID_MAX, "join: id");
+    ret->rank = m->rank;
+    ret->nranks = m->nranks;
+    ret->label = codec_take_string(c, m->label, CODEC_NAME_MAX, "join: label");
+    ret->timeout_us = m->timeout_us;
+    ret->algorithm = codec_take_string(c, m->algorithm, CODEC_ALGORITHM_MAX, "join: algorithm");
+}
+
+static void decode_descriptor(struct codec *c, const Ruccl__V1__Post *m, struct descriptor *ret)
+{
+    ret->kind = (enum collective_id)m->kind;
+    ret->op = (enum operator_id)m->op;
+    ret->dtype = (enum dtype_id)m->dtype;
+    ret->root = m->root;
+    ret->budget = m->budget;
+    if (m->n_axes > AXES_MAX) {
+        codec_complain(c, "post: %zu axes are more than %u", m->n_axes, AXES_MAX);
+        return;
+    }
+    ret->shape.naxes = (uint32_t)m->n_axes;
+    if (m->n_axes > 0)
+        memcpy(ret->shape.axes, m->axes, m->n_axes * sizeof(m->axes[0]));
+}
+
+static void decode_post(struct codec *c, const Ruccl__V1__Post *m, struct request_post *ret)
+{
+    ret->comm = codec_take_id(c, m->comm, "post: comm");
+    ret->sequence = m->sequence;
+    ret->slot = m->slot;
+    decode_descriptor(c, m, &ret->d);
+    ret->in = decode_operand(m->in);
+    ret->out = decode_operand(m->out);
+    ret->out_rows = m->out_rows;
+    ret->counts = m->counts;
+    ret->ncounts = codec_take_ncounts(c, m->n_counts, "post");
+    ret->peer = m->peer;
+    ret->tag = m->tag;
+    ret->color = m->color;
+    ret->key = m->key;
+    ret->child = m->child;
+    codec_take_error(c, m->rejection, &ret->rejection);
+}
+
+static void decode_body(struct codec *c, const Ruccl__V1__Request *m, struct request *ret)
+{
+    switch (m->body_case) {
+    case RUCCL__V1__REQUEST__BODY_HELLO:
+        ret->kind = REQUEST_HELLO;
+        ret->hello.version_min = m->hello->version_min;
+        ret->hello.version_max = m->hello->version_max;
+        ret->hello.name = codec_take_string(c, m->hello->name, CODEC_NAME_MAX, "hello: name");
+        return;
+    case RUCCL__V1__REQUEST__BODY_REGION_OPEN:
+        ret->kind = REQUEST_REGION_OPEN;
+        ret->region_open.region = codec_take_id(c, m->region_open->region, "region_open: region");
+        ret->region_open.bytes = m->region_open->bytes;
+        return;
+    case RUCCL__V1__REQUEST__BODY_REGION_CLOSE:
+        ret->kind = REQUEST_REGION_CLOSE;
+        ret->region_close.region =
+            codec_take_id(c, m->region_close->region, "region_close: region");
+        return;
+    case RUCCL__V1__REQUEST__BODY_ID_NEW:
+        ret->kind = REQUEST_ID_NEW;
+        return;
+    case RUCCL__V1__REQUEST__BODY_ID_DROP:
+        ret->kind = REQUEST_ID_DROP;
+        ret->id_drop.id = codec_take_string(c, m->id_drop->id, CODEC_ID_MAX, "id_drop: id");
+        return;
+    case RUCCL__V1__REQUEST__BODY_JOIN:
+        ret->kind = REQUEST_JOIN;
+        decode_join(c, m->join, &ret->join);
+        return;
+    case RUCCL__V1__REQUEST__BODY_LEAVE:
+        ret->kind = REQUEST_LEAVE;
+        ret->leave.comm = codec_take_id(c, m->leave->comm, "leave: comm");
+        return;
+    case RUCCL__V1__REQUEST__BODY_ABORT:
+        ret->kind = REQUEST_ABORT;
+        ret->abort.comm = codec_take_id(c, m->abort->comm, "abort: comm");
+        ret->abort.text = codec_take_string(c, m->abort->text, CODEC_TEXT_MAX, "abort: text");
+        return;
+    case RUCCL__V1__REQUEST__BODY_EXPECT:
+        ret->kind = REQUEST_EXPECT;
+        ret->expect.comm = codec_take_id(c, m->expect->comm, "expect: comm");
+        ret->expect.counts = m->expect->counts;
+        ret->expect.ncounts = codec_take_ncounts(c, m->expect->n_counts, "expect");
+        return;
+    case RUCCL__V1__REQUEST__BODY_POST:
+        ret->kind = REQUEST_POST;
+        decode_post(c, m->post, &ret->post);
+        return;
+    case RUCCL__V1__REQUEST__BODY_STATUS:
+        ret->kind = REQUEST_STATUS;
+        ret->status.cursor = m->status->cursor;
+        return;
+    default:
+        codec_complain(c, "request %llu asks for nothing known", (unsigned long long)m->serial);
+    }
+}
+
+int codec_decode_request(struct codec *c, const void *bytes, size_t len, struct request *ret,
+                         struct error *e)
+{
+    const Ruccl__V1__Request *m = codec_unpack(c, &ruccl__v1__request__descriptor, bytes, len, e);
+    struct request request = { 0 };
+
+    if (!m)
+        return c->result;
+    request.serial = m->serial;
+    decode_body(c, m, &request);
+    if (c->result < 0)
+        return c->result;
+    *ret = request;
+    return 0;
+}
+
+static int encode_hello(const struct request *r, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__Hello body = RUCCL__V1__HELLO__INIT;
+    bool fits = true;
+
+    body.version_min = r->hello.version_min;
+    body.version_max = r->hello.version_max;
+    body.name = codec_give_string(r->hello.name, CODEC_NAME_MAX, &fits);
+    m->body_case = RUCCL__V1__REQUEST__BODY_HELLO;
+    m->hello = &body;
+    return codec_pack(&m->base, fits, buffer);
+}
+
+static int encode_region_open(const struct request *r, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__RegionOpen body = RUCCL__V1__REGION_OPEN__INIT;
+
+    body.region = r->region_open.region;
+    body.bytes = r->region_open.bytes;
+    m->body_case = RUCCL__V1__REQUEST__BODY_REGION_OPEN;
+    m->region_open = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
+static int encode_region_close(const struct request *r, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__RegionClose body = RUCCL__V1__REGION_CLOSE__INIT;
+
+    body.region = r->region_close.region;
+    m->body_case = RUCCL__V1__REQUEST__BODY_REGION_CLOSE;
+    m->region_close = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
+static int encode_id_new(Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__IdNew body = RUCCL__V1__ID_NEW__INIT;
+
+    m->body_case = RUCCL__V1__REQUEST__BODY_ID_NEW;
+    m->id_new = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
+static int encode_id_drop(const struct request *r, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__IdDrop body = RUCCL__V1__ID_DROP__INIT;
+    bool fits = true;
+
+    body.id = codec_give_string(r->id_drop.id, CODEC_ID_MAX, &fits);
+    m->body_case = RUCCL__V1__REQUEST__BODY_ID_DROP;
+    m->id_drop = &body;
+    return codec_pack(&m->base, fits, buffer);
+}
+
+static int encode_join(const struct request_join *join, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__Join body = RUCCL__V1__JOIN__INIT;
+    bool fits = true;
+
+    body.comm = join->comm;
+    body.id = codec_give_string(join->id, CODEC_ID_MAX, &fits);
+    body.rank = join->rank;
+    body.nranks = join->nranks;
+    body.label = codec_give_string(join->label, CODEC_NAME_MAX, &fits);
+    body.timeout_us = join->timeout_us;
+    body.algorithm = codec_give_string(join->algorithm, CODEC_ALGORITHM_MAX, &fits);
+    m->body_case = RUCCL__V1__REQUEST__BODY_JOIN;
+    m->join = &body;
+    return codec_pack(&m->base, fits, buffer);
+}
+
+static int encode_leave(const struct request *r, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__Leave body = RUCCL__V1__LEAVE__INIT;
+
+    body.comm = r->leave.comm;
+    m->body_case = RUCCL__V1__REQUEST__BODY_LEAVE;
+    m->leave = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
+static int encode_abort(const struct request *r, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__Abort body = RUCCL__V1__ABORT__INIT;
+    bool fits = true;
+
+    body.comm = r->abort.comm;
+    body.text = codec_give_string(r->abort.text, CODEC_TEXT_MAX, &fits);
+    m->body_case = RUCCL__V1__REQUEST__BODY_ABORT;
+    m->abort = &body;
+    return codec_pack(&m->base, fits, buffer);
+}
+
+static int encode_expect(const struct request *r, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__Expect body = RUCCL__V1__EXPECT__INIT;
+    bool fits = true;
+
+    body.comm = r->expect.comm;
+    body.n_counts = codec_give_ncounts(r->expect.ncounts, &fits);
+    body.counts = (uint64_t *)r->expect.counts;
+    m->body_case = RUCCL__V1__REQUEST__BODY_EXPECT;
+    m->expect = &body;
+    return codec_pack(&m->base, fits, buffer);
+}
+
+static void give_descriptor(const struct descriptor *d, Ruccl__V1__Post *body, bool *fits)
+{
+    body->kind = d->kind;
+    body->op = d->op;
+    body->dtype = d->dtype;
+    body->n_axes = d->shape.naxes;
+    body->axes = (uint64_t *)d->shape.axes;
+    body->root = d->root;
+    body->budget = d->budget;
+    if (d->shape.naxes > AXES_MAX)
+        *fits = false;
+}
+
+static Ruccl__V1__Operand *give_operand(const struct wire_operand *o, Ruccl__V1__Operand *m)
+{
+    if (o->region == 0)
+        return NULL;
+    m->region = o->region;
+    m->offset = o->offset;
+    return m;
+}
+
+static int encode_post(const struct request_post *post, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__Post body = RUCCL__V1__POST__INIT;
+    Ruccl__V1__Operand in = RUCCL__V1__OPERAND__INIT, out = RUCCL__V1__OPERAND__INIT;
+    Ruccl__V1__Error rejection = RUCCL__V1__ERROR__INIT;
+    bool fits = true;
+
+    body.comm = post->comm;
+    body.sequence = post->sequence;
+    body.slot = post->slot;
+    give_descriptor(&post->d, &body, &fits);
+    body.in = give_operand(&post->in, &in);
+    body.out = give_operand(&post->out, &out);
+    body.out_rows = post->out_rows;
+    body.n_counts = codec_give_ncounts(post->ncounts, &fits);
+    body.counts = (uint64_t *)post->counts;
+    body.peer = post->peer;
+    body.tag = post->tag;
+    body.color = post->color;
+    body.key = post->key;
+    body.child = post->child;
+    body.rejection = codec_give_error(&post->rejection, &rejection);
+    m->body_case = RUCCL__V1__REQUEST__BODY_POST;
+    m->post = &body;
+    return codec_pack(&m->base, fits, buffer);
+}
+
+static int encode_status(const struct request *r, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__Status body = RUCCL__V1__STATUS__INIT;
+
+    body.cursor = r->status.cursor;
+    m->body_case = RUCCL__V1__REQUEST__BODY_STATUS;
+    m->status = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
+int codec_encode_request(const struct request *r, void *buffer)
+{
+    Ruccl__V1__Request m = RUCCL__V1__REQUEST__INIT;
+
+    m.serial = r->serial;
+    switch (r->kind) {
+    case REQUEST_HELLO:
+        return encode_hello(r, &m, buffer);
+    case REQUEST_REGION_OPEN:
+        return encode_region_open(r, &m, buffer);
+    case REQUEST_REGION_CLOSE:
+        return encode_region_close(r, &m, buffer);
+    case REQUEST_ID_NEW:
+        return encode_id_new(&m, buffer);
+    case REQUEST_ID_DROP:
+        return encode_id_drop(r, &m, buffer);
+    case REQUEST_JOIN:
+        return encode_join(&r->join, &m, buffer);
+    case REQUEST_LEAVE:
+        return encode_leave(r, &m, buffer);
+    case REQUEST_ABORT:
+        return encode_abort(r, &m, buffer);
+    case REQUEST_EXPECT:
+        return encode_expect(r, &m, buffer);
+    case REQUEST_POST:
+        return encode_post(&r->post, &m, buffer);
+    case REQUEST_STATUS:
+        return encode_status(r, &m, buffer);
+    }
+    return -EINVAL;
+}
