@@ -1,0 +1,40 @@
+/*
+ * Row exchange (all_to_all, all_to_all_v): planned from the matrix of counts that all ranks share,
+ * one round and one source at a time, so that a plan is never larger than the world.
+ */
+#ifndef DAEMON_PLAN_EXCHANGE_H
+#define DAEMON_PLAN_EXCHANGE_H
+
+#include "daemon/plan/plan.h"
+
+/* R x R row counts with the prefix sums that place every pair's rows. Immutable once made. */
+struct exchange;
+
+/*
+ * counts[s] is rank s's send counts, R of them. Copies what it needs.
+ * Return: 0, -ENOMEM, or -EOVERFLOW where a sum of rows does not fit in 64 bits.
+ */
+int exchange_new(uint32_t nranks, const uint64_t *const *counts, struct exchange **ret);
+struct exchange *exchange_free(struct exchange *x);
+DEFINE_CLEANUP(struct exchange *, exchange_free)
+
+uint64_t exchange_rows_max(const struct exchange *x);                     /* M */
+uint64_t exchange_rows(const struct exchange *x, uint32_t s, uint32_t d); /* rows s sends d */
+uint64_t exchange_rows_sent(const struct exchange *x, uint32_t s);
+uint64_t exchange_rows_received(const struct exchange *x, uint32_t d);
+
+/* Rows that `rank` has sent (received) once `rounds` rounds of p rows a pair are complete. */
+uint64_t exchange_sent_after(const struct exchange *x, uint32_t rank, uint64_t rounds, uint64_t p);
+uint64_t exchange_received_after(const struct exchange *x, uint32_t rank, uint64_t rounds,
+                                 uint64_t p);
+
+/*
+ * Appends source s's copies of round t: to each d, min(p, max(0, count - t*p)) rows from row
+ * (rows before d in s's input) + t*p to row (prefix[s] at d) + t*p; `row` elements each
+ * (every rank's rows times `row` fit in 64 bits: the tensors hold them).
+ * Return: 0 or -ENOMEM.
+ */
+int exchange_emit(struct plan *p, const struct exchange *x, uint32_t s, uint64_t t, uint64_t rows_p,
+                  uint64_t row);
+
+#endif
