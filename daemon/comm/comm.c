@@ -1,0 +1,538 @@
+#include "daemon/comm/comm.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/comm/group.h"
+#include "daemon/comm/op.h"
+
+int comms_new(const struct comms_config *config, const struct comm_events *events,
+              struct comms **ret)
+{
+    struct comms *comms;
+
+    if (sodium_init() < 0)
+        return -ENOSYS;
+    comms = calloc(1, sizeof(*comms));
+    if (!comms)
+        return -ENOMEM;
+    comms->config = *config;
+    comms->events = *events;
+    comms->deadline = TIME_NEVER;
+    list_init(&comms->comms);
+    list_init(&comms->tickets);
+    *ret = comms;
+    return 0;
+}
+
+struct comms *comms_free(struct comms *comms)
+{
+    if (!comms)
+        return NULL;
+    assert(list_empty(&comms->comms));
+    rendezvous_tick(comms, TIME_NEVER);
+    free(comms);
+    return NULL;
+}
+
+uint64_t comms_deadline(const struct comms *comms)
+{
+    return comms->deadline;
+}
+
+void comms_note_deadline(struct comms *comms, uint64_t at)
+{
+    comms->deadline = MIN(comms->deadline, at);
+}
+
+/* ---- communicators */
+
+int comm_new(struct comms *comms, const char *id, uid_t uid, uint32_t nranks, struct comm **ret)
+{
+    struct comm *c = calloc(1, sizeof(*c));
+
+    if (!c)
+        return -ENOMEM;
+    c->seats = calloc(nranks, sizeof(*c->seats));
+    if (!c->seats) {
+        free(c);
+        return -ENOMEM;
+    }
+    c->comms = comms;
+    c->number = ++comms->next_number;
+    strncpy(c->id, id, sizeof(c->id) - 1);
+    c->uid = uid;
+    c->nranks = nranks;
+    c->state = COMM_FORMING;
+    c->forming_deadline_us = TIME_NEVER;
+    c->holds = 1;
+    list_init(&c->ops);
+    list_init(&c->pairs);
+    list_append(&comms->comms, &c->link);
+    comms->ncomms++;
+    *ret = c;
+    return 0;
+}
+
+uint64_t comm_deadline(const struct comm *c, uint64_t now)
+{
+    return c->timeout_us == 0 || c->timeout_us > TIME_NEVER - now ? TIME_NEVER
+                                                                  : now + c->timeout_us;
+}
+
+void comm_hold(struct comm *c)
+{
+    c->holds++;
+}
+
+void comm_drop(struct comm *c)
+{
+    if (--c->holds > 0 || c->ntaken > 0 || c->nops > 0)
+        return;
+    list_remove(&c->link);
+    c->comms->ncomms--;
+    free(c->seats);
+    free(c);
+}
+
+static void unseat(struct member *m, enum seat_state state)
+{
+    struct comm *c = m->comm;
+
+    c->seats[m->rank] = (struct seat){ .state = state };
+    c->nleaving -= m->leaving;
+    c->ntaken--;
+    c->ngone++;
+    free(m);
+}
+
+void comm_discard(struct comm *c)
+{
+    for (uint32_t r = 0; r < c->nranks; r++)
+        if (c->seats[r].member)
+            unseat(c->seats[r].member, SEAT_LEFT);
+    comm_drop(c);
+}
+
+int comm_seat(struct comm *c, uint32_t rank, void *owner, uint64_t session, pid_t pid,
+              struct member **ret)
+{
+    struct member *m = calloc(1, sizeof(*m));
+
+    if (!m)
+        return -ENOMEM;
+    m->comm = c;
+    m->rank = rank;
+    m->owner = owner;
+    m->session = session;
+    m->pid = pid;
+    m->sequence = 1;
+    c->seats[rank] = (struct seat){ SEAT_TAKEN, m };
+    c->ntaken++;
+    *ret = m;
+    return 0;
+}
+
+void comm_fail(struct comm *c, const struct error *cause, uint64_t now)
+{
+    enum comm_state before = c->state;
+    struct op *op, *tmp;
+
+    if (before == COMM_FAILED)
+        return;
+    c->state = COMM_FAILED;
+    c->failure = *cause;
+    for (uint32_t r = 0; r < c->nranks && before == COMM_FORMING; r++)
+        if (c->seats[r].member)
+            c->comms->events.joined(c->seats[r].member->owner, c->seats[r].member, &c->failure);
+    list_for_each_safe(op, tmp, &c->ops, link)
+        op_fail(op, &c->failure, now);
+    list_for_each_safe(op, tmp, &c->pairs, link)
+        op_fail(op, &c->failure, now);
+}
+
+void comm_run(struct comm *c, uint64_t now)
+{
+    struct op *op, *tmp;
+
+    while (!list_empty(&c->ops)) {
+        op = list_first(&c->ops, struct op, link);
+        if (op->state != OP_AGREEING)
+            break;
+        op_start(op, now);
+    }
+    list_for_each_safe(op, tmp, &c->pairs, link)
+        if (op->state == OP_AGREEING)
+            op_start(op, now);
+}
+
+/* ---- words */
+
+void text_add_operation(struct text *t, const struct comm *c, enum collective_id kind,
+                        uint64_t sequence)
+{
+    const struct collective *row = collective_get(kind);
+
+    text_add(t, "%s", row ? row->name : "operation");
+    if (sequence)
+        text_add(t, " %llu", (unsigned long long)sequence);
+    if (c->label[0])
+        text_add(t, " of '%s'", c->label);
+}
+
+void text_add_last(struct text *t, const struct member *m, uint64_t now)
+{
+    const struct collective *row = collective_get(m->last_kind);
+
+    text_add(t, "%s", row ? row->name : m->last_sequence ? "unknown operation" : "joined");
+    if (m->last_sequence)
+        text_add(t, " %llu", (unsigned long long)m->last_sequence);
+    text_add(t, ", %.1f s ago", (double)(now - m->last_us) / 1e6);
+}
+
+static void gone_error(const struct member *m, enum error_code code, const char *what, uint64_t now,
+                       struct error *ret)
+{
+    const struct comm *c = m->comm;
+    struct text t = { 0 };
+
+    if (c->label[0])
+        text_add(&t, "'%s': ", c->label);
+    text_add(&t, "rank %u (pid %d on %s) %s; last: ", m->rank, (int)m->pid, c->comms->config.host,
+             what);
+    text_add_last(&t, m, now);
+    error_set(ret, code, "%s", t.s);
+    error_add_rank(ret, m->rank);
+}
+
+/* ---- posts */
+
+static bool is_pair(const struct post *post)
+{
+    const struct collective *row = collective_get(post->d.kind);
+
+    return row && row->flags & COLLECTIVE_PAIR;
+}
+
+static int find_sequenced(struct comm *c, uint64_t sequence, uint64_t now, struct op **ret)
+{
+    /* From the end: most posts are among the latest. */
+    for (struct list *l = c->ops.prev; l != &c->ops; l = l->prev) {
+        struct op *op = container_of(l, struct op, link);
+
+        if (op->sequence == sequence) {
+            *ret = op;
+            return 0;
+        }
+        if (op->sequence < sequence)
+            break;
+    }
+    return op_new(c, sequence, c->nranks, now, ret);
+}
+
+static int find_pair(struct comm *c, uint32_t source, uint32_t destination, uint32_t tag,
+                     uint32_t part, uint64_t now, struct op **ret)
+{
+    struct op *op;
+    int r;
+
+    list_for_each(op, &c->pairs, link) {
+        if (op->source == source && op->destination == destination && op->tag == tag &&
+            op->state == OP_ARRIVING && !op->arrivals[part]) {
+            *ret = op;
+            return 0;
+        }
+    }
+    r = op_new(c, 0, 2, now, &op);
+    if (r < 0)
+        return r;
+    op->source = source;
+    op->destination = destination;
+    op->tag = tag;
+    *ret = op;
+    return 0;
+}
+
+/* A rank that the operation would need has left: nobody shall wait for it. */
+static bool needs_gone(struct comm *c, const struct post *post, struct error *ret)
+{
+    struct text t = { 0 };
+    uint32_t who;
+
+    if (c->ngone == 0)
+        return false;
+    for (who = 0; who < c->nranks; who++)
+        if (c->seats[who].state == SEAT_LEFT && (!is_pair(post) || who == post->peer))
+            break;
+    if (who == c->nranks)
+        return false;
+    text_add_operation(&t, c, post->d.kind, 0);
+    error_set(ret, ERROR_RANK_LEFT, "%s: rank %u has left the communicator", t.s, who);
+    error_add_rank(ret, who);
+    return true;
+}
+
+static bool awaited(const struct comm *c, const struct member *m)
+{
+    const struct op *op;
+
+    if (c->state == COMM_FORMING)
+        return true;
+    list_for_each(op, &c->ops, link)
+        if (!op->arrivals[m->rank])
+            return true;
+    list_for_each(op, &c->pairs, link)
+        if ((op->source == m->rank && !op->arrivals[0]) ||
+            (op->destination == m->rank && !op->arrivals[1]))
+            return true;
+    return false;
+}
+
+/* Fails the communicator if an operation waits for a member that is on its way out. */
+static void check_leaving(struct comm *c, uint64_t now)
+{
+    for (uint32_t r = 0; r < c->nranks && c->nleaving > 0; r++) {
+        const struct member *m = c->seats[r].member;
+        struct error e = { 0 };
+
+        if (!m || !m->leaving || !awaited(c, m))
+            continue;
+        gone_error(m, ERROR_RANK_LEFT, "left while others need it", now, &e);
+        comm_fail(c, &e, now);
+        return;
+    }
+}
+
+static int post_pair(struct member *m, const struct post *post, struct arrival *a, uint64_t now)
+{
+    struct comm *c = m->comm;
+    uint32_t part = post->d.kind == COLLECTIVE_SEND ? 0 : 1;
+    uint32_t source = part == 0 ? m->rank : post->peer;
+    uint32_t destination = part == 0 ? post->peer : m->rank;
+    struct op *op;
+    int r;
+
+    if (post->peer >= c->nranks) { /* nobody to be told but the caller */
+        struct error e = a->rejection;
+
+        op_refuse(c, a, 0, &e);
+        return 0;
+    }
+    r = find_pair(c, source, destination, post->tag, part, now, &op);
+    if (r < 0)
+        return r;
+    op_arrive(op, part, a, now);
+    return 0;
+}
+
+static int post_sequenced(struct member *m, struct arrival *a, uint64_t now)
+{
+    struct op *op;
+    int r;
+
+    r = find_sequenced(m->comm, m->sequence, now, &op);
+    if (r < 0)
+        return r;
+    m->sequence++;
+    op_arrive(op, m->rank, a, now);
+    return 0;
+}
+
+int member_post(struct member *m, const struct post *post, uint64_t now)
+{
+    struct comm *c = m->comm;
+    struct error gone = { 0 };
+    struct post p = *post;
+    struct arrival *a;
+    bool pair = is_pair(post);
+    int r;
+
+    if (p.d.kind == COLLECTIVE_SPLIT && c->comms->stopping)
+        error_set(&p.rejection, ERROR_DAEMON_STOPPING, "split: the daemon is stopping");
+    r = arrival_new(&p, m, now, &a);
+    if (r < 0)
+        return r;
+
+    comm_hold(c);
+    m->last_kind = post->d.kind;
+    m->last_sequence = pair ? 0 : m->sequence;
+    m->last_us = now;
+    if (c->state != COMM_FAILED && needs_gone(c, post, &gone))
+        comm_fail(c, &gone, now);
+
+    if (c->state == COMM_FAILED)
+        op_refuse(c, a, pair ? 0 : m->sequence++, &c->failure);
+    else
+        r = pair ? post_pair(m, post, a, now) : post_sequenced(m, a, now);
+    if (r < 0)
+        arrival_free(a);
+    else
+        check_leaving(c, now);
+    comm_run(c, now);
+    comm_drop(c);
+    return r;
+}
+
+/* ---- the end of a member */
+
+void member_finished(struct member *m)
+{
+    struct comm *c = m->comm;
+    void *owner = m->owner;
+
+    if (--m->unfinished > 0 || !m->leaving)
+        return;
+    c->comms->events.left(owner, m);
+    unseat(m, SEAT_LEFT);
+}
+
+void member_leave(struct member *m, uint64_t now)
+{
+    struct comm *c = m->comm;
+
+    comm_hold(c);
+    m->leaving = true;
+    c->nleaving++;
+    m->unfinished++; /* it stays until the end of this function */
+    check_leaving(c, now);
+    member_finished(m);
+    comm_drop(c);
+}
+
+void member_abort(struct member *m, const char *text, uint64_t now)
+{
+    struct comm *c = m->comm;
+    struct text t = { 0 };
+    struct error e = { 0 };
+
+    if (c->label[0])
+        text_add(&t, "'%s': ", c->label);
+    error_set(&e, ERROR_ABORTED, "%saborted by rank %u: %s", t.s, m->rank, text);
+    error_add_rank(&e, m->rank);
+    comm_hold(c);
+    comm_fail(c, &e, now);
+    comm_drop(c);
+}
+
+static void forget(struct list *ops, const struct member *m)
+{
+    struct op *op;
+
+    list_for_each(op, ops, link) {
+        for (uint32_t i = 0; i < op->nparts; i++) {
+            if (op->arrivals[i] && op->arrivals[i]->member == m) {
+                op->arrivals[i]->member = NULL;
+                op->arrivals[i]->cell = NULL;
+            }
+        }
+    }
+}
+
+void member_lost(struct member *m, const char *why, uint64_t now)
+{
+    struct comm *c = m->comm;
+    struct error e = { 0 };
+
+    comm_hold(c);
+    forget(&c->ops, m);
+    forget(&c->pairs, m);
+    gone_error(m, ERROR_RANK_LOST, why, now, &e);
+    unseat(m, SEAT_LOST);
+    comm_fail(c, &e, now);
+    comm_drop(c);
+}
+
+const char *member_id(const struct member *m)
+{
+    return m->comm->id;
+}
+
+uint32_t member_rank(const struct member *m)
+{
+    return m->rank;
+}
+
+uint32_t member_nranks(const struct member *m)
+{
+    return m->comm->nranks;
+}
+
+uint64_t member_sequence(const struct member *m)
+{
+    return m->sequence;
+}
+
+/* ---- all of them */
+
+/* Fails the communicator if one of its operations is overdue; else notes when that may be. */
+static void tick_ops(struct comm *c, struct list *ops, uint64_t now)
+{
+    struct op *op;
+
+    list_for_each(op, ops, link) {
+        if (op->deadline_us <= now) {
+            struct error e = { 0 };
+
+            op_timeout_error(op, now, &e);
+            comm_fail(c, &e, now);
+            return;
+        }
+        comms_note_deadline(c->comms, op->deadline_us);
+        if (op->sequence && op->state == OP_ARRIVING)
+            return; /* those behind it arrived later */
+    }
+}
+
+void comms_tick(struct comms *comms, uint64_t now)
+{
+    struct comm *c, *tmp;
+
+    if (now < comms->deadline)
+        return;
+    comms->deadline = TIME_NEVER;
+    comms_note_deadline(comms, rendezvous_tick(comms, now));
+    list_for_each_safe(c, tmp, &comms->comms, link) {
+        comm_hold(c);
+        if (c->forming_deadline_us <= now)
+            rendezvous_expire(c, now);
+        else
+            comms_note_deadline(comms, c->forming_deadline_us);
+        tick_ops(c, &c->ops, now);
+        tick_ops(c, &c->pairs, now);
+        comm_drop(c);
+    }
+}
+
+void comms_stop(struct comms *comms)
+{
+    comms->stopping = true;
+}
+
+uint32_t comms_unfinished(const struct comms *comms)
+{
+    const struct comm *c;
+    uint32_t n = 0;
+
+    list_for_each(c, &comms->comms, link)
+        n += c->nops + (c->state == COMM_FORMING);
+    return n;
+}
+
+void comms_fail_all(struct comms *comms, const struct error *cause, uint64_t now)
+{
+    struct comm *c, *tmp;
+
+    list_for_each_safe(c, tmp, &comms->comms, link) {
+        comm_hold(c);
+        comm_fail(c, cause, now);
+        comm_drop(c);
+    }
+}
+
+uint32_t comms_count(const struct comms *comms)
+{
+    return comms->ncomms;
+}

@@ -1,0 +1,146 @@
+/*
+ * Communicators of this node: ids, who takes part, and the order of their operations. Loop thread
+ * only. Protocol logic without sockets or clocks: requests come as calls with the time, answers go
+ * out through struct comm_events, so that tests are the clients.
+ *
+ * Times are microseconds of one monotonic clock.
+ */
+#ifndef DAEMON_COMM_COMM_H
+#define DAEMON_COMM_COMM_H
+
+#include <sys/types.h>
+
+#include "daemon/device/device.h"
+#include "daemon/exec/engine.h"
+#include "proto/codec.h"
+#include "shared/collective.h"
+#include "shared/mem.h"
+
+#define COMM_ID_BYTES (CODEC_ID_MAX + 1)
+#define TIME_NEVER    UINT64_MAX
+
+struct comms;
+struct member; /* one rank of one communicator, held by one session */
+
+/* How an operation ended for one rank. Pointers are valid during the call only. */
+struct completion {
+    const struct error *error; /* NULL: success */
+    uint64_t sequence;
+    uint64_t wait_us, run_us;
+    uint64_t chunks, chunk_elements, peak_bytes;
+    const char *algorithm;
+    const uint64_t *counts; /* all_to_all_v: rows from each rank */
+    uint32_t ncounts;
+    /* split */
+    struct member *child; /* NULL: none; else a member that has joined, its owner the parent's */
+    uint32_t child_number; /* as given in the post */
+};
+
+/*
+ * The answers. Handlers must not call back into comm. `owner` is what comms_join() was given; no
+ * event of a member comes after member_lost() or the event `left`.
+ */
+struct comm_events {
+    /* The group is complete, or (e) cannot be: the member is then of use only to leave. */
+    void (*joined)(void *owner, struct member *m, const struct error *e);
+    void (*completed)(void *owner, struct member *m, uint64_t serial, const struct completion *c);
+    /* Answer to member_leave(): `m` is gone when this returns. */
+    void (*left)(void *owner, struct member *m);
+};
+
+struct comms_config {
+    struct engine *engine;
+    uint64_t (*now)(void);   /* the clock, for what ends between two calls */
+    const char *host;        /* this host's name, for error texts */
+    const char *node;        /* this node, for ids: 36 characters of a UUID */
+    uid_t overflow_uid;      /* matches nobody, not even itself */
+    uint64_t id_lifetime_us; /* of an id that nobody has joined */
+    uint64_t chunk_bytes;    /* a chunk's length without a budget */
+    uint32_t max_comms;      /* per uid */
+};
+
+int comms_new(const struct comms_config *config, const struct comm_events *events,
+              struct comms **ret);
+/* No member may be left. Returns NULL; NULL is allowed. */
+struct comms *comms_free(struct comms *comms);
+
+/* When comms_tick() next has something to do; TIME_NEVER if not before another call. */
+uint64_t comms_deadline(const struct comms *comms);
+/* Does what is due: timeouts, ids that lapse. */
+void comms_tick(struct comms *comms, uint64_t now);
+
+/* An id for one communicator of `uid`. Errors: QUOTA, DAEMON_STOPPING. */
+int comms_id_new(struct comms *comms, uid_t uid, uint64_t now, char ret[COMM_ID_BYTES],
+                 struct error *e);
+/* Errors: NOT_FOUND, also where the id is in use already. */
+int comms_id_drop(struct comms *comms, uid_t uid, const char *id, struct error *e);
+
+struct join {
+    const struct request_join *request;
+    void *owner;
+    uint64_t session; /* for status */
+    uid_t uid;
+    pid_t pid;
+};
+
+/*
+ * Return: 0, and the member, whose joined() event follows or has run in this call; or -code worded
+ * in `e`, and the group goes on without having noticed: NOT_FOUND, PERMISSION, DUPLICATE_RANK,
+ * INVALID_ARGUMENT, UNSUPPORTED_ALGORITHM, QUOTA, DAEMON_STOPPING. A world size, timeout or algorithm
+ * that differs from those who came before fails the group: joined() with MISMATCH for all.
+ */
+int comms_join(struct comms *comms, const struct join *join, uint64_t now, struct member **ret,
+               struct error *e);
+
+struct operand {
+    struct mapping *mapping; /* NULL: none. member_post() takes references of its own */
+    uint64_t offset;         /* bytes */
+};
+
+struct post {
+    uint64_t serial;
+    struct descriptor d; /* as it came; d.nranks is filled in */
+    struct operand in, out;
+    uint64_t out_rows;
+    const uint64_t *counts, *expected; /* copied; expected may be NULL */
+    uint32_t ncounts, nexpected;
+    uint32_t peer, tag;
+    int32_t color, key;
+    uint32_t child_number;
+    struct progress_cell *cell; /* written until the post is completed or the member lost */
+    struct error rejection;     /* code ERROR_NONE: none */
+};
+
+/* Takes part in the member's next operation. Always answered by completed(), perhaps in this call.
+ * Return: 0, or -ENOMEM with nothing taken. */
+int member_post(struct member *m, const struct post *post, uint64_t now);
+
+/* Answered by left(), perhaps in this call, once no operation of the member is unfinished. */
+void member_leave(struct member *m, uint64_t now);
+
+/* Fails the communicator with ABORTED, for all. */
+void member_abort(struct member *m, const char *text, uint64_t now);
+
+/* The member's process died or disconnected: fails the communicator for the others, if it still
+ * matters to them. `why`: "died", "disconnected". No more events; `m` must not be used again. */
+void member_lost(struct member *m, const char *why, uint64_t now);
+
+const char *member_id(const struct member *m);
+uint32_t member_rank(const struct member *m);
+uint32_t member_nranks(const struct member *m);
+uint64_t member_sequence(const struct member *m); /* of the next operation */
+
+/* From now on nothing new: ids, joins and splits are refused. */
+void comms_stop(struct comms *comms);
+/* Operations and joins that are not finished. */
+uint32_t comms_unfinished(const struct comms *comms);
+/* Fails every communicator, with the same cause. */
+void comms_fail_all(struct comms *comms, const struct error *cause, uint64_t now);
+
+uint32_t comms_count(const struct comms *comms);
+
+/* Calls `emit` for every communicator that `uid` may see (0: all), each followed by its members. */
+void comms_status(const struct comms *comms, uid_t uid, uint64_t now,
+                  void (*emit)(void *context, const struct status_item *item), void *context);
+
+#endif

@@ -1,0 +1,39 @@
+/*
+ * The engine: makes runs happen, one device, in a fair order: each turn gives every run its share.
+ * Loop thread only; never blocks. Small steps run at once on the loop thread, but no turn does more
+ * than a bounded amount of them.
+ */
+#ifndef DAEMON_EXEC_ENGINE_H
+#define DAEMON_EXEC_ENGINE_H
+
+#include "daemon/device/device.h"
+#include "daemon/exec/run.h"
+
+struct engine;
+
+/* `device` stays the caller's and must outlive the engine. */
+int engine_new(struct device *device, struct engine **ret);
+/* No run may be active. Returns NULL. */
+struct engine *engine_free(struct engine *engine);
+
+#define ENGINE_PENDING 1
+
+/*
+ * Starts a run. Return: 0, it is over already (run_result() says how; done() does not run), or
+ * ENGINE_PENDING: the run is the engine's until its done().
+ */
+int engine_submit(struct engine *engine, struct run *run);
+
+/* Stops a pending run. Return: 0, it is over now (done() does not run), or ENGINE_PENDING. */
+int engine_cancel(struct engine *engine, struct run *run);
+
+/* Collects what the device finished and issues more. Call when engine_fd() is readable, and again
+ * as long as it returns ENGINE_PENDING, letting the loop take a turn in between. */
+int engine_poll(struct engine *engine);
+
+/* Whether engine_poll() has something to do without waiting for the descriptor. */
+bool engine_wants_turn(const struct engine *engine);
+
+int engine_fd(const struct engine *engine);
+
+#endif

@@ -1,0 +1,606 @@
+/*
+ * The machine of an operation, simulated: four ranks, a device that delays, refuses and fails, and
+ * one thing that goes wrong, tried at every edge of the story. Nothing here has sockets, threads or
+ * a clock; a seed is a story.
+ */
+#include "tests/unit/unit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "daemon/comm/comm.h"
+#include "tests/contract/flaky_device.h"
+
+#define RANKS   4u
+#define COUNT   101u /* elements of one rank's block; prime */
+#define STRIDE  4096u
+#define TIMEOUT (300u * 1000000u)
+#define CALLS   ARRAY_SIZE(script)
+
+#define UNTOUCHED 0x5a
+#define LET_GO    0xee
+
+struct call {
+    enum collective_id kind;
+    uint64_t budget;
+    uint32_t root;
+};
+
+/* Long and short chunks, every shape of plan, one thing after the other and many at once. */
+static const struct call script[] = {
+    { COLLECTIVE_ALL_REDUCE, BUDGET_NONE, 0 },  { COLLECTIVE_ALL_REDUCE, 64 * RANKS, 0 },
+    { COLLECTIVE_BROADCAST, 128, 2 },           { COLLECTIVE_BARRIER, BUDGET_NONE, 0 },
+    { COLLECTIVE_ALL_GATHER, BUDGET_NONE, 0 },  { COLLECTIVE_REDUCE, BUDGET_NONE, 3 },
+    { COLLECTIVE_ALL_TO_ALL_V, 40 * RANKS, 0 }, { COLLECTIVE_REDUCE_SCATTER, 80 * RANKS, 0 },
+};
+
+enum fault {
+    FAULT_NONE,
+    FAULT_KILL,     /* the victim's process dies */
+    FAULT_LEAVE,    /* it leaves while the others go on */
+    FAULT_ABORT,    /* it aborts */
+    FAULT_STALL,    /* it stops calling: a timeout */
+    FAULT_MISMATCH, /* its next call has another type */
+    FAULT_REJECT,   /* its own checks refuse its next call */
+    FAULT_DEVICE,   /* a task fails: `at` counts tasks */
+    FAULT_MEMORY,   /* memory cannot be backed; likewise */
+    FAULT_STUCK,    /* a task never ends by itself, and the victim dies; likewise */
+    FAULT_END,
+};
+
+struct client {
+    struct member *member;
+    bool alive, joined, left, stalled, odd;
+    uint32_t posted, answered;
+    int codes[CALLS]; /* -1: not answered */
+    struct error errors[CALLS];
+    struct mapping *memory;
+};
+
+struct world {
+    uint64_t now;
+    struct device *device;
+    struct engine *engine;
+    struct comms *comms;
+    struct client clients[RANKS];
+    enum fault fault;
+    uint32_t victim;
+    uint64_t random;
+};
+
+static struct world *the; /* handlers get no context but the client */
+
+static uint64_t clock_now(void)
+{
+    return the->now;
+}
+
+/* ---- memory */
+
+static int32_t value(uint32_t rank, uint32_t call, uint32_t i)
+{
+    return (int32_t)(rank * 100000 + call * 1000 + i);
+}
+
+static void *buffer(const struct client *c, uint32_t call, bool out)
+{
+    return (char *)c->memory->base + (2 * call + out) * STRIDE;
+}
+
+static uint64_t buffer_offset(uint32_t call, bool out)
+{
+    return (2 * (uint64_t)call + out) * STRIDE;
+}
+
+static bool all_bytes(const void *p, uint8_t byte)
+{
+    const uint8_t *bytes = p;
+
+    for (uint32_t i = 0; i < STRIDE; i++)
+        if (bytes[i] != byte)
+            return false;
+    return true;
+}
+
+/* Uneven, with zeros; the same on every rank. */
+static uint64_t exchange_count(uint32_t from, uint32_t to)
+{
+    return (from + 1) * to % 5 * 3;
+}
+
+static uint64_t exchange_before(uint32_t from, uint32_t to)
+{
+    uint64_t n = 0;
+
+    for (uint32_t d = 0; d < to; d++)
+        n += exchange_count(from, d);
+    return n;
+}
+
+static void expect_exchange(const int32_t *out, uint32_t rank, uint32_t call)
+{
+    uint32_t at = 0;
+
+    for (uint32_t s = 0; s < RANKS; s++)
+        for (uint32_t i = 0; i < exchange_count(s, rank); i++)
+            assert_int_equal(out[at++], value(s, call, (uint32_t)exchange_before(s, rank) + i));
+}
+
+static int32_t sum(uint32_t call, uint32_t i)
+{
+    int32_t v = 0;
+
+    for (uint32_t r = 0; r < RANKS; r++)
+        v += value(r, call, i);
+    return v;
+}
+
+static void expect_result(const struct client *c, uint32_t rank, uint32_t call)
+{
+    const int32_t *out = buffer(c, call, true);
+    uint32_t block = COUNT / RANKS;
+
+    for (uint32_t i = 0; i < COUNT; i++) {
+        switch (script[call].kind) {
+        case COLLECTIVE_ALL_REDUCE:
+            assert_int_equal(out[i], sum(call, i));
+            break;
+        case COLLECTIVE_REDUCE:
+            if (rank == script[call].root)
+                assert_int_equal(out[i], sum(call, i));
+            break;
+        case COLLECTIVE_BROADCAST:
+            assert_int_equal(out[i], value(script[call].root, call, i));
+            break;
+        case COLLECTIVE_ALL_GATHER:
+            for (uint32_t r = 0; r < RANKS; r++)
+                assert_int_equal(out[r * COUNT + i], value(r, call, i));
+            break;
+        case COLLECTIVE_REDUCE_SCATTER:
+            if (i < block)
+                assert_int_equal(out[i], sum(call, rank * block + i));
+            break;
+        default:
+            break;
+        }
+    }
+    if (script[call].kind == COLLECTIVE_ALL_TO_ALL_V)
+        expect_exchange(out, rank, call);
+}
+
+/* ---- what the clients hear */
+
+static void joined(void *owner, struct member *m, const struct error *e)
+{
+    struct client *c = owner;
+
+    assert_null(e);
+    assert_false(c->joined);
+    c->member = m;
+    c->joined = true;
+}
+
+static void completed(void *owner, struct member *m, uint64_t serial, const struct completion *done)
+{
+    struct client *c = owner;
+    uint32_t call = (uint32_t)serial - 1, rank = (uint32_t)(c - the->clients);
+
+    assert_true(c->alive && m == c->member && call < c->posted);
+    assert_int_equal(c->codes[call], -1);
+    assert_int_equal(done->sequence, call + 1);
+    c->answered++;
+    c->codes[call] = done->error ? (int)done->error->code : 0;
+    if (done->error)
+        c->errors[call] = *done->error;
+    else
+        expect_result(c, rank, call);
+    /* From here on the memory is the client's again: nobody may write to it. */
+    memset(buffer(c, call, true), LET_GO, STRIDE);
+}
+
+static void left(void *owner, struct member *m)
+{
+    struct client *c = owner;
+
+    assert_true(m == c->member && !c->left);
+    assert_int_equal(c->answered, c->posted);
+    c->left = true;
+    c->member = NULL;
+}
+
+static const struct comm_events events = { joined, completed, left };
+
+/* ---- the world */
+
+static struct mapping *make_memory(struct device *device)
+{
+    uint64_t bytes = 2 * CALLS * STRIDE;
+    struct mapping *m;
+    struct error e = { 0 };
+    int fd = memfd_create("simulated", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    assert_true(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+    if (device->ops->import(device, fd, bytes, &m, &e) < 0)
+        fail_msg("%s", e.text);
+    close(fd);
+    return m;
+}
+
+static void fill(struct client *c, uint32_t rank)
+{
+    for (uint32_t call = 0; call < CALLS; call++) {
+        int32_t *in = buffer(c, call, false);
+
+        for (uint32_t i = 0; i < STRIDE / sizeof(*in); i++)
+            in[i] = value(rank, call, i);
+        memset(buffer(c, call, true), UNTOUCHED, STRIDE);
+    }
+}
+
+static void join_all(struct world *w)
+{
+    char id[COMM_ID_BYTES];
+    struct error e = { 0 };
+
+    assert_int_equal(comms_id_new(w->comms, 1000, w->now, id, &e), 0);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        struct request_join request = { .id = id,
+                                        .rank = r,
+                                        .nranks = RANKS,
+                                        .label = "sim",
+                                        .timeout_us = TIMEOUT,
+                                        .algorithm = "" };
+        struct join join = { &request, &w->clients[r], r, 1000, (pid_t)(100 + r) };
+        struct member *m;
+
+        assert_int_equal(comms_join(w->comms, &join, w->now, &m, &e), 0);
+    }
+}
+
+static void world_open(struct world *w, uint64_t seed, enum fault fault, uint32_t at,
+                       uint32_t victim)
+{
+    struct flaky_config flaky = { .seed = seed,
+                                  .busy_percent = 20,
+                                  .inline_percent = (unsigned)(seed % 3) * 40 };
+    struct comms_config config = { .now = clock_now,
+                                   .host = "here",
+                                   .node = "node",
+                                   .overflow_uid = 65534,
+                                   .id_lifetime_us = TIMEOUT,
+                                   .chunk_bytes = 1 << 20,
+                                   .max_comms = 4 };
+
+    *w = (struct world){ .now = 1000, .fault = fault, .victim = victim, .random = seed * 2 + 1 };
+    the = w;
+    assert_int_equal(device_flaky.open(1, &w->device, NULL), 0);
+    if (fault == FAULT_DEVICE || fault == FAULT_MEMORY) {
+        flaky.fail_task = at;
+        flaky.fail_errno = fault == FAULT_DEVICE ? EIO : EFAULT;
+    }
+    if (fault == FAULT_STUCK)
+        flaky.stuck_task = at;
+    flaky_configure(w->device, &flaky);
+    assert_int_equal(engine_new(w->device, &w->engine), 0);
+    config.engine = w->engine;
+    assert_int_equal(comms_new(&config, &events, &w->comms), 0);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        struct client *c = &w->clients[r];
+
+        c->alive = true;
+        c->memory = make_memory(w->device);
+        for (uint32_t call = 0; call < CALLS; call++)
+            c->codes[call] = -1;
+        fill(c, r);
+    }
+    join_all(w);
+}
+
+static void post(struct world *w, uint32_t rank)
+{
+    struct client *c = &w->clients[rank];
+    const struct call *call = &script[c->posted];
+    uint64_t counts[RANKS], rows = 0;
+    struct post p = {
+        .serial = c->posted + 1,
+        .d = { .kind = call->kind,
+               .op = OPERATOR_SUM,
+               .dtype = c->odd && w->fault == FAULT_MISMATCH ? DTYPE_F32 : DTYPE_I32,
+               .shape = { 1, { COUNT } },
+               .root = call->root,
+               .budget = call->budget },
+        .in = { c->memory, buffer_offset(c->posted, false) },
+        .out = { c->memory, buffer_offset(c->posted, true) },
+    };
+
+    if (call->kind == COLLECTIVE_REDUCE_SCATTER)
+        p.d.shape.axes[0] = COUNT / RANKS * RANKS;
+    if (call->kind == COLLECTIVE_ALL_TO_ALL_V) {
+        for (uint32_t d = 0; d < RANKS; d++)
+            rows += counts[d] = exchange_count(rank, d);
+        p.d.shape.axes[0] = rows;
+        p.counts = counts;
+        p.ncounts = RANKS;
+        p.out_rows = STRIDE / sizeof(int32_t);
+    }
+    if (c->odd && w->fault == FAULT_REJECT)
+        error_set(&p.rejection, ERROR_INVALID_ARGUMENT, "a reason");
+    c->odd = false;
+    c->posted++;
+    assert_int_equal(member_post(c->member, &p, w->now), 0);
+}
+
+static void inject(struct world *w)
+{
+    struct client *c = &w->clients[w->victim];
+    struct member *m = c->member;
+
+    switch (w->fault) {
+    case FAULT_KILL:
+    case FAULT_STUCK:
+        c->alive = false;
+        c->member = NULL;
+        member_lost(m, "died", w->now);
+        break;
+    case FAULT_LEAVE:
+        c->stalled = true;
+        member_leave(m, w->now);
+        break;
+    case FAULT_ABORT:
+        member_abort(m, "had enough", w->now);
+        break;
+    case FAULT_STALL:
+        c->stalled = true;
+        break;
+    case FAULT_MISMATCH:
+    case FAULT_REJECT:
+        c->odd = true;
+        break;
+    default:
+        break;
+    }
+}
+
+static bool may_post(const struct client *c)
+{
+    return c->alive && !c->stalled && c->joined && c->posted < CALLS && c->posted - c->answered < 3;
+}
+
+/* One random thing that may happen next; false when nothing can. */
+static bool act(struct world *w)
+{
+    uint32_t choices[RANKS + 1], n = 0;
+
+    for (uint32_t r = 0; r < RANKS; r++)
+        if (may_post(&w->clients[r]))
+            choices[n++] = r;
+    if (flaky_pending(w->device) > 0 || engine_wants_turn(w->engine))
+        choices[n++] = RANKS;
+    if (n == 0)
+        return false;
+
+    uint32_t choice = choices[unit_random(&w->random) % n];
+
+    w->now += 10;
+    if (choice < RANKS) {
+        post(w, choice);
+    } else {
+        uint64_t taken = flaky_taken(w->device);
+        unsigned pending = flaky_pending(w->device);
+
+        engine_poll(w->engine);
+        /* A stuck task alone: nothing more happens until somebody cancels it. */
+        if (n == 1 && pending == 1 && flaky_pending(w->device) == 1 &&
+            taken == flaky_taken(w->device) && !engine_wants_turn(w->engine))
+            return false;
+    }
+    return true;
+}
+
+static bool is_fatal(enum fault f)
+{
+    return f == FAULT_KILL || f == FAULT_LEAVE || f == FAULT_ABORT || f == FAULT_STALL ||
+           f == FAULT_STUCK;
+}
+
+static int fault_code(enum fault f)
+{
+    static const int codes[] = {
+        [FAULT_KILL] = ERROR_RANK_LOST,    [FAULT_LEAVE] = ERROR_RANK_LEFT,
+        [FAULT_ABORT] = ERROR_ABORTED,     [FAULT_STALL] = ERROR_TIMEOUT,
+        [FAULT_MISMATCH] = ERROR_MISMATCH, [FAULT_REJECT] = ERROR_INVALID_ARGUMENT,
+        [FAULT_DEVICE] = ERROR_SYSTEM,     [FAULT_MEMORY] = ERROR_MEMORY_FAULT,
+        [FAULT_STUCK] = ERROR_RANK_LOST,   [FAULT_END] = 0,
+    };
+
+    return codes[f];
+}
+
+/* Plays the story with the fault after `at` actions; false if it ended before. */
+static bool play(struct world *w, uint32_t at)
+{
+    bool injected = false;
+
+    for (uint32_t n = 0;; n++) {
+        if (n == at && w->fault != FAULT_STUCK) {
+            inject(w);
+            injected = true;
+        }
+        if (act(w))
+            continue;
+        if (w->fault == FAULT_STUCK && !injected && flaky_pending(w->device) > 0) {
+            inject(w);
+            injected = true;
+            continue;
+        }
+        if (comms_unfinished(w->comms) == 0)
+            return injected;
+        assert_int_equal(w->fault, FAULT_STALL);
+        w->now += TIMEOUT;
+        comms_tick(w->comms, w->now);
+    }
+}
+
+/* Every rank that lives heard the same of every call, and of the failure by name. */
+static void expect_answers(const struct world *w)
+{
+    uint32_t failed = 0;
+
+    for (uint32_t r = 0; r < RANKS; r++) {
+        const struct client *c = &w->clients[r];
+
+        if (!c->alive)
+            continue;
+        assert_int_equal(c->answered, c->posted);
+        if (!c->stalled)
+            assert_int_equal(c->posted, CALLS);
+        for (uint32_t call = 0; call < c->posted; call++) {
+            const struct error *e = &c->errors[call];
+
+            assert_true(all_bytes(buffer(c, call, true), LET_GO));
+            if (c->codes[call] == 0)
+                continue;
+            failed++;
+            assert_int_equal(e->code, fault_code(w->fault));
+            if (is_fatal(w->fault) || w->fault == FAULT_REJECT || w->fault == FAULT_MISMATCH) {
+                assert_int_equal(e->nranks, 1);
+                assert_int_equal(e->ranks[0], w->victim);
+            }
+            for (uint32_t other = 0; other < RANKS; other++) {
+                const struct client *o = &w->clients[other];
+
+                if (!o->alive || call >= o->posted)
+                    continue;
+                /* once it is decided, all that are still asked hear the same words */
+                if (o->codes[call] != 0)
+                    assert_string_equal(o->errors[call].text, e->text);
+                else
+                    fail_msg("call %u failed for rank %u only: %s", call, r, e->text);
+            }
+        }
+    }
+    if (w->fault == FAULT_NONE)
+        assert_int_equal(failed, 0);
+}
+
+/* Nothing is left: members part, memory is held by nobody. */
+static void world_close(struct world *w)
+{
+    for (uint32_t r = 0; r < RANKS; r++) {
+        struct client *c = &w->clients[r];
+
+        if (c->member)
+            member_leave(c->member, w->now);
+        assert_true(c->left || !c->alive);
+    }
+    assert_int_equal(comms_count(w->comms), 0);
+    comms_free(w->comms);
+    engine_free(w->engine);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        assert_int_equal(w->clients[r].memory->refs, 1);
+        mapping_unref(w->clients[r].memory);
+    }
+    w->device->ops->close(w->device);
+}
+
+static bool story(uint64_t seed, enum fault fault, uint32_t at, uint32_t victim)
+{
+    struct world w;
+    bool injected;
+
+    world_open(&w, seed, fault, at, victim);
+    injected = play(&w, at);
+    if (fault == FAULT_DEVICE || fault == FAULT_MEMORY)
+        injected = flaky_taken(w.device) >= at;
+    expect_answers(&w);
+    world_close(&w);
+    return injected;
+}
+
+/* At every edge: each action of the undisturbed story, or each task of it, once per victim. */
+static void at_every_edge(enum fault fault)
+{
+    uint32_t edges = 0;
+
+    for (uint64_t seed = 1; seed <= 6; seed++)
+        for (uint32_t victim = 0; victim < RANKS; victim++)
+            for (uint32_t at = 1; story(seed, fault, at, victim); at++)
+                edges++;
+    assert_true(edges > 6 * RANKS * 10);
+    print_message("%u edges\n", edges);
+}
+
+TEST(undisturbed_every_call_succeeds)
+{
+    for (uint64_t seed = 1; seed <= 200; seed++)
+        story(seed, FAULT_NONE, UINT32_MAX, 0);
+}
+
+TEST(a_death_is_told_by_name_at_every_edge)
+{
+    at_every_edge(FAULT_KILL);
+}
+
+TEST(a_leave_is_told_by_name_at_every_edge)
+{
+    at_every_edge(FAULT_LEAVE);
+}
+
+TEST(an_abort_reaches_everyone_at_every_edge)
+{
+    at_every_edge(FAULT_ABORT);
+}
+
+TEST(a_rank_that_stops_calling_times_out_at_every_edge)
+{
+    at_every_edge(FAULT_STALL);
+}
+
+TEST(a_mismatch_fails_one_operation_at_every_edge)
+{
+    at_every_edge(FAULT_MISMATCH);
+}
+
+TEST(a_rejection_fails_one_operation_at_every_edge)
+{
+    at_every_edge(FAULT_REJECT);
+}
+
+TEST(a_failing_device_fails_one_operation_at_every_task)
+{
+    at_every_edge(FAULT_DEVICE);
+}
+
+TEST(lost_memory_is_told_at_every_task)
+{
+    at_every_edge(FAULT_MEMORY);
+}
+
+TEST(a_stuck_task_and_a_death_end_at_every_task)
+{
+    at_every_edge(FAULT_STUCK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(undisturbed_every_call_succeeds),
+        cmocka_unit_test(a_death_is_told_by_name_at_every_edge),
+        cmocka_unit_test(a_leave_is_told_by_name_at_every_edge),
+        cmocka_unit_test(an_abort_reaches_everyone_at_every_edge),
+        cmocka_unit_test(a_rank_that_stops_calling_times_out_at_every_edge),
+        cmocka_unit_test(a_mismatch_fails_one_operation_at_every_edge),
+        cmocka_unit_test(a_rejection_fails_one_operation_at_every_edge),
+        cmocka_unit_test(a_failing_device_fails_one_operation_at_every_task),
+        cmocka_unit_test(lost_memory_is_told_at_every_task),
+        cmocka_unit_test(a_stuck_task_and_a_death_end_at_every_task),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
