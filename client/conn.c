@@ -1,0 +1,525 @@
+#include "client/conn.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/report.h"
+
+#define READ_BATCH 64 /* replies before the lock is offered to others */
+
+#define NS_PER_S 1000000000
+
+/* A thread in conn_wait(). Each has its own condition: a reply wakes only those it is for. */
+struct waiter {
+    bool (*ready)(const void *subject);
+    const void *subject;
+    pthread_cond_t wake;
+    struct list link; // ruccl_conn::waiters
+};
+
+/* A request whose sender waits for the answer. */
+struct ask {
+    struct pending pending;
+    struct ruccl_conn *conn;
+    struct answer *answer; /* may be NULL */
+    struct error error;
+    bool done;
+};
+
+int64_t conn_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
+}
+
+int64_t conn_deadline(int64_t timeout_us)
+{
+    int64_t now = conn_now();
+
+    if (timeout_us < 0 || timeout_us > (INT64_MAX - now) / 1000)
+        return CONN_NO_DEADLINE;
+    return now + timeout_us * 1000;
+}
+
+static struct timespec timespec_of(int64_t ns)
+{
+    return (struct timespec){ .tv_sec = ns / NS_PER_S, .tv_nsec = ns % NS_PER_S };
+}
+
+/* ---------------------------------------------------------------- life */
+
+static void close_fd(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+static void conn_free(struct ruccl_conn *c)
+{
+    close_fd(c->socket);
+    close_fd(c->nudge);
+    close_fd(c->loop);
+    close_fd(c->news);
+    if (c->cells)
+        munmap((void *)c->cells, c->nslots * sizeof(*c->cells));
+    codec_free(c->codec);
+    free(c->free_slots);
+    free(c->packet);
+    free(c->buffer);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+int conn_new(const char *path, struct ruccl_conn **ret, struct error *e)
+{
+    struct ruccl_conn *c = calloc(1, sizeof(*c));
+
+    if (!c || strlen(path) >= sizeof(c->path)) {
+        free(c);
+        return c ? error_set(e, ERROR_INVALID_ARGUMENT, "socket path %s is longer than %zu bytes",
+                             path, sizeof(c->path) - 1)
+                 : error_set_errno(e, ENOMEM, "connect");
+    }
+    strcpy(c->path, path);
+    pthread_mutex_init(&c->lock, NULL);
+    c->refs = 1;
+    c->pid = getpid();
+    c->loop = c->news = -1;
+    list_init(&c->waiters);
+    list_init(&c->idle);
+    list_init(&c->members);
+    for (uint32_t i = 0; i < CONN_BUCKETS; i++) {
+        list_init(&c->pending[i]);
+        list_init(&c->regions[i]);
+    }
+    c->packet = malloc(sizeof(*c->packet));
+    c->buffer = malloc(PACKET_BYTES_MAX);
+    c->nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    c->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (c->socket < 0 || c->nudge < 0) {
+        int err = errno;
+
+        conn_free(c);
+        return error_set_errno(e, err, "connect: socket and eventfd");
+    }
+    if (!c->packet || !c->buffer || codec_new(&c->codec) < 0) {
+        conn_free(c);
+        return error_set_errno(e, ENOMEM, "connect");
+    }
+    *ret = c;
+    return 0;
+}
+
+int conn_enter(struct ruccl_conn *c)
+{
+    /* Before the lock: in a forked child another thread of the parent may hold it for ever. */
+    if (c->pid != getpid())
+        return report_new(ERROR_FORKED,
+                          "this connection was made by process %d, and %d is its forked child; "
+                          "connect again in the child",
+                          (int)c->pid, (int)getpid());
+    pthread_mutex_lock(&c->lock);
+    c->refs++;
+    return 0;
+}
+
+void conn_exit(struct ruccl_conn *c)
+{
+    bool last = --c->refs == 0;
+
+    pthread_mutex_unlock(&c->lock);
+    if (last)
+        conn_free(c);
+}
+
+struct ruccl_conn *conn_ref(struct ruccl_conn *c)
+{
+    c->refs++;
+    return c;
+}
+
+void conn_unref(struct ruccl_conn *c)
+{
+    c->refs--;
+}
+
+/* ---------------------------------------------------------------- waiting */
+
+void conn_wake(struct ruccl_conn *c)
+{
+    struct waiter *w;
+
+    list_for_each (w, &c->waiters, link)
+        if (w->ready(w->subject))
+            pthread_cond_signal(&w->wake);
+}
+
+/* For the leader in poll(), whom conditions do not reach. */
+static void nudge_leader(struct ruccl_conn *c)
+{
+    if (c->leading)
+        eventfd_write(c->nudge, 1);
+}
+
+static void announce_news(struct ruccl_conn *c)
+{
+    if (c->news >= 0)
+        eventfd_write(c->news, 1);
+}
+
+void conn_end(struct ruccl_conn *c, const struct error *why)
+{
+    if (c->end.code)
+        return;
+    c->end = *why;
+    report_log(REPORT_INFO, "connection to %s ended: %s", c->path, why->text);
+    shutdown(c->socket, SHUT_RDWR);
+    for (uint32_t i = 0; i < CONN_BUCKETS; i++)
+        while (!list_empty(&c->pending[i])) {
+            struct pending *p = list_first(&c->pending[i], struct pending, link);
+
+            list_remove(&p->link);
+            p->answered(p, NULL);
+        }
+    nudge_leader(c);
+    announce_news(c);
+    conn_wake(c);
+}
+
+int conn_check(const struct ruccl_conn *c, struct error *e)
+{
+    if (c->end.code)
+        *e = c->end;
+    return -(int)c->end.code;
+}
+
+static void end_lost(struct ruccl_conn *c)
+{
+    struct error e = { 0 };
+
+    error_set(&e, ERROR_DAEMON_LOST,
+              "the daemon at %s closed the connection or died; connect again once it runs",
+              c->path);
+    conn_end(c, &e);
+}
+
+static void reply_route(struct ruccl_conn *c, const struct reply *reply)
+{
+    struct list *bucket = &c->pending[reply->serial % CONN_BUCKETS];
+    struct pending *p;
+
+    if (reply->kind == REPLY_GOODBYE) {
+        conn_end(c, &reply->done);
+        return;
+    }
+    list_for_each (p, bucket, link)
+        if (p->serial == reply->serial) {
+            list_remove(&p->link);
+            p->answered(p, reply);
+            return;
+        }
+    /* To a request nobody waits for, or whose sender ran out of patience: serials do not recur. */
+}
+
+/* Receives and routes one reply. False: nothing there, or the connection has ended. */
+static bool read_one(struct ruccl_conn *c)
+{
+    struct error e = { 0 };
+    struct reply reply;
+    int r;
+
+    if (c->end.code)
+        return false;
+    r = packet_recv(c->socket, c->packet);
+    if (r == PACKET_AGAIN)
+        return false;
+    if (r == PACKET_END) {
+        end_lost(c);
+        return false;
+    }
+    if (r == 0) {
+        r = codec_decode_reply(c->codec, c->packet->bytes, c->packet->len, &reply, &e);
+        if (r == 0)
+            reply_route(c, &reply);
+        packet_close_fds(c->packet);
+    } else {
+        error_set_errno(&e, -r, "receive from the daemon");
+    }
+    if (r < 0)
+        conn_end(c, &e);
+    return r == 0;
+}
+
+static bool read_batch(struct ruccl_conn *c)
+{
+    int n = 0;
+
+    while (n < READ_BATCH && read_one(c))
+        n++;
+    if (n)
+        conn_wake(c);
+    return n > 0;
+}
+
+void conn_poll(struct ruccl_conn *c)
+{
+    if (!c->leading && read_batch(c))
+        announce_news(c);
+}
+
+/* One sleep in poll() and what comes of it. */
+static void lead(struct ruccl_conn *c, int64_t deadline)
+{
+    struct pollfd fds[] = {
+        { .fd = c->socket, .events = (short)(POLLIN | (c->blocked ? POLLOUT : 0)) },
+        { .fd = c->nudge, .events = POLLIN },
+    };
+    struct timespec left = timespec_of(MAX(deadline - conn_now(), 0));
+    eventfd_t ignored;
+
+    c->leading = true;
+    pthread_mutex_unlock(&c->lock);
+    ppoll(fds, ARRAY_SIZE(fds), deadline == CONN_NO_DEADLINE ? NULL : &left, NULL);
+    pthread_mutex_lock(&c->lock);
+    c->leading = false;
+
+    if (fds[1].revents)
+        eventfd_read(c->nudge, &ignored);
+    if (fds[0].revents & ~POLLOUT)
+        conn_poll(c);
+    if (fds[0].revents & POLLOUT) {
+        c->blocked = false;
+        conn_wake(c);
+    }
+}
+
+static void follow(struct ruccl_conn *c, struct waiter *w, int64_t deadline)
+{
+    struct timespec until = timespec_of(deadline);
+
+    if (deadline == CONN_NO_DEADLINE)
+        pthread_cond_wait(&w->wake, &c->lock);
+    else
+        pthread_cond_timedwait(&w->wake, &c->lock, &until);
+}
+
+static void waiter_init(struct waiter *w)
+{
+    pthread_condattr_t attributes;
+
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+int conn_wait(struct ruccl_conn *c, bool (*ready)(const void *subject), const void *subject,
+              int64_t deadline)
+{
+    struct waiter w = { .ready = ready, .subject = subject };
+    int r = 0;
+
+    if (ready(subject))
+        return 0;
+    waiter_init(&w);
+    list_append(&c->waiters, &w.link);
+    while (!ready(subject)) {
+        if (conn_now() >= deadline) {
+            r = CONN_TIMEOUT;
+            break;
+        }
+        if (c->leading || c->end.code)
+            follow(c, &w, deadline);
+        else
+            lead(c, deadline);
+    }
+    list_remove(&w.link);
+    pthread_cond_destroy(&w.wake);
+    if (!c->leading && !list_empty(&c->waiters))
+        pthread_cond_signal(&list_first(&c->waiters, struct waiter, link)->wake);
+    return r;
+}
+
+/* ---------------------------------------------------------------- sending */
+
+static bool turn_is_free(const void *subject)
+{
+    const struct ruccl_conn *c = subject;
+
+    return !c->sending || c->end.code;
+}
+
+static bool socket_has_room(const void *subject)
+{
+    const struct ruccl_conn *c = subject;
+
+    return !c->blocked || c->end.code;
+}
+
+int conn_take_turn(struct ruccl_conn *c, struct error *e)
+{
+    int r;
+
+    conn_wait(c, turn_is_free, c, CONN_NO_DEADLINE);
+    r = conn_check(c, e);
+    if (r < 0)
+        return r;
+    c->sending = true;
+    return 0;
+}
+
+void conn_give_turn(struct ruccl_conn *c)
+{
+    c->sending = false;
+    conn_wake(c);
+}
+
+void conn_expect(struct ruccl_conn *c, struct pending *p, struct request *q)
+{
+    q->serial = p->serial = ++c->last_serial;
+    list_append(&c->pending[p->serial % CONN_BUCKETS], &p->link);
+}
+
+static int send_bytes(struct ruccl_conn *c, uint32_t len, int fd)
+{
+    int r;
+
+    while ((r = packet_send(c->socket, c->buffer, len, fd)) == PACKET_AGAIN) {
+        /* The daemon may have stopped reading until we take its replies: the leader reads on. */
+        c->blocked = true;
+        nudge_leader(c);
+        conn_wait(c, socket_has_room, c, CONN_NO_DEADLINE);
+        if (c->end.code)
+            return PACKET_END;
+    }
+    return r;
+}
+
+int conn_send(struct ruccl_conn *c, const struct request *q, int fd, struct error *e)
+{
+    int r, len;
+
+    if (c->end.code)
+        return conn_check(c, e);
+    len = codec_encode_request(q, c->buffer);
+    r = len < 0 ? len : send_bytes(c, (uint32_t)len, fd);
+    if (r == 0)
+        return 0;
+    if (r == PACKET_END) {
+        /* Its last words, a goodbye that says why, may have arrived. */
+        while (read_one(c))
+            ;
+        end_lost(c);
+    } else {
+        struct error why = { 0 };
+
+        error_set_errno(&why, -r, "send to the daemon");
+        conn_end(c, &why);
+    }
+    return conn_check(c, e);
+}
+
+void conn_tell(struct ruccl_conn *c, struct request *q)
+{
+    struct error ignored = { 0 };
+
+    q->serial = 0;
+    if (conn_take_turn(c, &ignored) < 0)
+        return;
+    conn_send(c, q, -1, &ignored);
+    conn_give_turn(c);
+}
+
+/* ---------------------------------------------------------------- asking */
+
+static void ask_answered(struct pending *p, const struct reply *reply)
+{
+    struct ask *a = container_of(p, struct ask, pending);
+
+    a->done = true;
+    if (!reply) {
+        a->error = a->conn->end;
+        return;
+    }
+    switch (reply->kind) {
+    case REPLY_DONE:
+        a->error = reply->done;
+        break;
+    case REPLY_ID:
+        if (a->answer)
+            strncpy(a->answer->id, reply->id, sizeof(a->answer->id) - 1);
+        break;
+    case REPLY_WELCOME:
+        if (a->answer) {
+            a->answer->slots = reply->welcome.slots;
+            a->answer->fd = packet_take_fd(a->conn->packet, 0);
+        }
+        break;
+    default:
+        error_set(&a->error, ERROR_PROTOCOL, "the daemon answered with a reply of kind %d",
+                  (int)reply->kind);
+    }
+}
+
+static bool ask_is_done(const void *subject)
+{
+    return ((const struct ask *)subject)->done;
+}
+
+int conn_ask(struct ruccl_conn *c, struct request *q, int fd, int64_t deadline, struct answer *ret,
+             struct error *e)
+{
+    struct ask a = { .pending.answered = ask_answered, .conn = c, .answer = ret };
+    int r;
+
+    r = conn_take_turn(c, e);
+    if (r < 0)
+        return r;
+    conn_expect(c, &a.pending, q);
+    r = conn_send(c, q, fd, e);
+    conn_give_turn(c);
+    if (r < 0)
+        return r;
+    if (conn_wait(c, ask_is_done, &a, deadline) == CONN_TIMEOUT) {
+        list_remove(&a.pending.link);
+        return error_set(e, ERROR_TIMEOUT, "the daemon at %s does not answer", c->path);
+    }
+    if (a.error.code)
+        *e = a.error;
+    return -(int)a.error.code;
+}
+
+/* ---------------------------------------------------------------- slots */
+
+static bool slot_is_free(const void *subject)
+{
+    const struct ruccl_conn *c = subject;
+
+    return c->nfree > 0 || c->end.code;
+}
+
+int conn_take_slot(struct ruccl_conn *c, uint32_t *ret, struct error *e)
+{
+    int r;
+
+    conn_wait(c, slot_is_free, c, CONN_NO_DEADLINE);
+    r = conn_check(c, e);
+    if (r < 0)
+        return r;
+    *ret = c->free_slots[--c->nfree];
+    return 0;
+}
+
+void conn_give_slot(struct ruccl_conn *c, uint32_t slot)
+{
+    c->free_slots[c->nfree++] = slot;
+}

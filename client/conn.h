@@ -1,0 +1,144 @@
+/*
+ * Connections: one socket to the daemon, one lock, and the rule of who reads.
+ *
+ * The library has no threads. Of the threads that wait, one is the leader: it sleeps in poll() on
+ * the socket and hands replies to whoever they are for, while the others sleep on conditions of
+ * their own. On leaving it appoints the next. Nobody sleeps in poll() with the lock held.
+ *
+ * Unless told otherwise, functions are called with the lock held (conn_enter), and those that wait
+ * let go of it meanwhile.
+ */
+#ifndef CLIENT_CONN_H
+#define CLIENT_CONN_H
+
+#include <pthread.h>
+#include <sys/types.h>
+#include <sys/un.h>
+
+#include "client/ruccl.h"
+#include "proto/codec.h"
+#include "proto/packet.h"
+#include "shared/list.h"
+#include "shared/mem.h"
+
+#define CONN_BUCKETS     256u /* of the tables of serials and of regions */
+#define CONN_NO_DEADLINE INT64_MAX
+
+/* A request that is owed an answer. */
+struct pending {
+    uint64_t serial;
+    /* Called once, when already out of the table. `reply` is NULL if the connection ended first:
+     * ruccl_conn::end says why. Must not send. */
+    void (*answered)(struct pending *p, const struct reply *reply);
+    struct list link; // ruccl_conn::pending
+};
+
+struct ruccl_conn {
+    pthread_mutex_t lock;
+    unsigned refs; /* the user's handle, every work, every call that is inside */
+    pid_t pid;     /* a forked child has another */
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+    struct error end; /* why the connection is of no more use; ERROR_NONE while it is */
+
+    int socket;
+    int nudge; /* eventfd: the leader is to look at `blocked` again */
+    int loop;  /* epoll for the user's own loop, of `socket` and `news`; -1 until asked for */
+    int news;  /* eventfd: something was read outside of ruccl_dispatch() */
+
+    bool leading; /* a thread is in poll() on the socket */
+    bool sending; /* a thread has the turn to send; `buffer` is its */
+    bool blocked; /* and waits for room in the socket */
+    struct list waiters;
+
+    uint64_t last_serial;
+    struct list pending[CONN_BUCKETS];
+    struct codec *codec;
+    struct packet *packet;
+    uint8_t *buffer;
+
+    const struct progress_cell *cells;
+    uint32_t nslots, nfree;
+    uint32_t *free_slots;
+
+    uint32_t last_region;
+    struct list regions[CONN_BUCKETS]; /* the user's, by address of the handle */
+    struct list idle;                  /* staging regions nobody uses, least recently used first */
+    uint64_t idle_bytes;
+
+    uint32_t last_comm;
+    struct list members;
+};
+
+/* CLOCK_MONOTONIC in nanoseconds, and the deadline `timeout_us` from now (negative: none). */
+int64_t conn_now(void);
+int64_t conn_deadline(int64_t timeout_us);
+
+/* An unconnected socket's worth of tables, with one reference; -code worded in `e`. */
+int conn_new(const char *path, struct ruccl_conn **ret, struct error *e);
+
+/*
+ * Locks; every public call is between these two. Return: 0, or -ERROR_FORKED (last error set) in a
+ * child of the process that connected. conn_exit() may free the connection.
+ */
+int conn_enter(struct ruccl_conn *c);
+void conn_exit(struct ruccl_conn *c);
+
+/* References, for those that outlive a call. The last one goes in conn_exit(). */
+struct ruccl_conn *conn_ref(struct ruccl_conn *c);
+void conn_unref(struct ruccl_conn *c);
+
+/* Ends the connection for everyone, once: answers all that is pending. The first reason stays. */
+void conn_end(struct ruccl_conn *c, const struct error *why);
+
+/* 0, or -code with ruccl_conn::end in `e`. */
+int conn_check(const struct ruccl_conn *c, struct error *e);
+
+/* Condition of conn_wait() */
+#define CONN_TIMEOUT 1
+
+/*
+ * Waits until ready(subject), as leader or behind one. It must become true when the connection ends
+ * at the latest. Return: 0 or a condition.
+ */
+int conn_wait(struct ruccl_conn *c, bool (*ready)(const void *subject), const void *subject,
+              int64_t deadline);
+
+/* Wakes the threads whose ready() has come true by other means than a reply. */
+void conn_wake(struct ruccl_conn *c);
+
+/* Handles what has arrived, unless a leader is about to; never waits. */
+void conn_poll(struct ruccl_conn *c);
+
+/*
+ * Requests go out one at a time, in turns, so that what a turn sends stays together and the numbers
+ * it takes are in the order of sending. A turn taken is given back, whatever happens in between.
+ */
+int conn_take_turn(struct ruccl_conn *c, struct error *e);
+void conn_give_turn(struct ruccl_conn *c);
+
+/* Gives the request its serial and enters `p` for the answer. */
+void conn_expect(struct ruccl_conn *c, struct pending *p, struct request *q);
+
+/* Sends in one's turn. Return: 0, or -code, and then the connection has ended and `p` is answered.
+ */
+int conn_send(struct ruccl_conn *c, const struct request *q, int fd, struct error *e);
+
+/* Sends in a turn of its own a request whose answer nobody waits for. */
+void conn_tell(struct ruccl_conn *c, struct request *q);
+
+/* What there may be in an answer besides an error. */
+struct answer {
+    char id[RUCCL_ID_BYTES];
+    uint32_t slots;
+    int fd; /* of the welcome, the caller's to close; -1: none */
+};
+
+/* Sends a request and waits for its answer. Return: 0, or -code of the answer or the connection. */
+int conn_ask(struct ruccl_conn *c, struct request *q, int fd, int64_t deadline, struct answer *ret,
+             struct error *e);
+
+/* A progress cell, waited for while all are in use; they also count what may be unanswered. */
+int conn_take_slot(struct ruccl_conn *c, uint32_t *ret, struct error *e);
+void conn_give_slot(struct ruccl_conn *c, uint32_t slot);
+
+#endif

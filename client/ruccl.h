@@ -1,0 +1,374 @@
+/*
+ * libruccl: collective communication through the node's daemon, ruccld.
+ *
+ * A process connects to the daemon, joins communicators, and calls collectives on tensors. The
+ * daemon maps the tensors' memory and does the work; this library encodes requests and waits.
+ *
+ *     struct ruccl_conn *conn;
+ *     struct ruccl_comm comm;
+ *     struct ruccl_region *region;
+ *
+ *     ruccl_connect(NULL, "trainer", &conn);
+ *     ruccl_join(conn, id, rank, world_size, NULL, &comm);
+ *     ruccl_alloc(conn, 4096, &region);
+ *     struct ruccl_tensor t = { .dtype = RUCCL_F32, .naxes = 1, .shape = { 1024 }, .region = region };
+ *     ruccl_all_reduce(comm, &t, &t, RUCCL_SUM);
+ *
+ * RETURN VALUES. int functions return 0, or a negative enum ruccl_code (-RUCCL_RANK_LOST, ...); a
+ * few also return RUCCL_PENDING. ruccl_last_error() words the calling thread's last failure.
+ * Output arguments come last and are written only on success.
+ *
+ * THREADS. Every function may be called from any thread. The library has no threads of its own: one
+ * thread that waits reads for all. It never ends the process, and prints only under RUCCL_LOG
+ * (error, info or debug; to stderr). After fork() the child may only call ruccl_close(), which then
+ * frees memory and disturbs nobody; any other call there is -RUCCL_FORKED. The parent is unaffected.
+ *
+ * ORDER. The collectives of one communicator are numbered in the order of the calls that name it,
+ * and run in that order; every rank must call them in the same order. A call that fails still takes
+ * its number, and the daemon tells every rank what was wrong. send and recv take no number.
+ */
+#ifndef RUCCL_H
+#define RUCCL_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------- errors */
+
+enum ruccl_code {
+    RUCCL_OK = 0,
+    RUCCL_INVALID_ARGUMENT = 1,
+    RUCCL_INVALID_SHAPE = 2,
+    RUCCL_INVALID_ROOT = 3,
+    RUCCL_INVALID_OPERATION = 4,    /* mean of integers, bitwise of floats */
+    RUCCL_UNSUPPORTED_DTYPE = 5,    /* reducing a type that is only moved */
+    RUCCL_UNSUPPORTED_ALGORITHM = 6,
+    RUCCL_BUDGET_TOO_SMALL = 7,     /* the text names the least budget that works */
+    RUCCL_MISALIGNED = 8,           /* a byte offset that is no multiple of the element width */
+    RUCCL_OUT_OF_RANGE = 9,         /* a tensor that ends behind its region */
+    RUCCL_OVERLAP = 10,             /* tensors that share bytes in a way that is not "in place" */
+    RUCCL_MISMATCH = 11,            /* ranks disagree; nothing was written */
+    RUCCL_CAPACITY = 12,            /* all_to_all_v: an output with too few rows */
+    RUCCL_UNEXPECTED_COUNTS = 13,   /* all_to_all_v: other counts than the caller expected */
+    RUCCL_TIMEOUT = 14,             /* fails the communicator */
+    RUCCL_RANK_LOST = 15,           /* a member's process died or disconnected; likewise */
+    RUCCL_RANK_LEFT = 16,           /* a member left while others needed it; likewise */
+    RUCCL_ABORTED = 17,             /* a member called ruccl_abort(); likewise */
+    RUCCL_DAEMON_LOST = 18,         /* the daemon died; the connection is of no more use */
+    RUCCL_DAEMON_STOPPING = 19,     /* the daemon was told to stop */
+    RUCCL_QUOTA = 20,
+    RUCCL_PERMISSION = 21,
+    RUCCL_NOT_FOUND = 22,           /* a communicator id that is not, or no longer, good */
+    RUCCL_DUPLICATE_RANK = 23,
+    RUCCL_VERSION = 24,             /* library and daemon share no protocol version */
+    RUCCL_PROTOCOL = 25,
+    RUCCL_MEMORY_FAULT = 26,        /* a tensor's memory could not be backed with pages */
+    RUCCL_NO_MEMORY = 27,
+    RUCCL_SYSTEM = 28,              /* a system call failed; the text names it */
+    RUCCL_FORKED = 29,
+    RUCCL_CLOSED = 30,              /* used after close or leave */
+};
+
+#define RUCCL_PENDING 1 /* not finished yet; not an error */
+
+struct ruccl_error {
+    enum ruccl_code code;
+    uint32_t nranks;    /* how many ranks are concerned; `ranks` holds the first 32 */
+    uint32_t ranks[32]; /* ascending */
+    char text[512];     /* one sentence: what failed, with which argument, and what to do */
+};
+
+/* The calling thread's last failure; code RUCCL_OK if there was none. Valid until its next call. */
+const struct ruccl_error *ruccl_last_error(void);
+
+/* "rank lost" for RUCCL_RANK_LOST, also for -RUCCL_RANK_LOST. Never NULL. */
+const char *ruccl_code_name(int code);
+
+/* The library's version, "0.1.0". */
+const char *ruccl_version(void);
+
+/* ---------------------------------------------------------------- connection */
+
+struct ruccl_conn;
+
+/*
+ * Connects to the daemon at `socket`, or, if NULL, at $RUCCL_SOCKET, or else at
+ * /run/ruccl/ruccld.sock for root and $XDG_RUNTIME_DIR/ruccl/ruccld.sock for others. `name` (may be
+ * NULL) is shown by `rucclctl status`. Errors: SYSTEM (nobody listens there), VERSION, QUOTA.
+ */
+int ruccl_connect(const char *socket, const char *name, struct ruccl_conn **ret);
+
+/*
+ * Closes the connection: unfinished work completes with -RUCCL_CLOSED, communicators count as lost
+ * to their other members (leave first to part in good order), regions are released. Region and
+ * communicator handles of the connection must not be used afterwards; work handles may, and each is
+ * still to be released. NULL is allowed.
+ */
+void ruccl_close(struct ruccl_conn *conn);
+
+/*
+ * For programs with their own loop: a descriptor that is readable when ruccl_dispatch() has something
+ * to do, and that call, which never blocks. Return: 0, or -RUCCL_DAEMON_LOST once the daemon is gone
+ * (work of the connection has then completed with that error).
+ */
+int ruccl_fd(struct ruccl_conn *conn);
+int ruccl_dispatch(struct ruccl_conn *conn);
+
+/* ---------------------------------------------------------------- memory */
+
+struct ruccl_region;
+
+/*
+ * Shared memory that the daemon maps too: tensors in it are never copied. Zeroed, page-aligned.
+ * Errors: QUOTA, NO_MEMORY. The memory stays until freed *and* no operation uses it.
+ */
+int ruccl_alloc(struct ruccl_conn *conn, uint64_t bytes, struct ruccl_region **ret);
+void ruccl_free(struct ruccl_region *region);
+
+/*
+ * Registers memory the caller made: a memfd of at least `bytes` bytes sealed with F_SEAL_SHRINK and
+ * F_SEAL_GROW, open for reading and writing, no hugetlb. The library maps it and keeps no reference
+ * to `memfd`, which stays the caller's. Errors: INVALID_ARGUMENT naming the seal or property.
+ */
+int ruccl_register(struct ruccl_conn *conn, int memfd, uint64_t bytes, struct ruccl_region **ret);
+void ruccl_release(struct ruccl_region *region);
+
+void *ruccl_region_data(const struct ruccl_region *region);
+uint64_t ruccl_region_bytes(const struct ruccl_region *region);
+
+/* ---------------------------------------------------------------- tensors */
+
+enum ruccl_dtype {
+    RUCCL_F32 = 1, RUCCL_F64 = 2, RUCCL_F16 = 3, RUCCL_BF16 = 4,
+    RUCCL_F8E4M3 = 5, RUCCL_F8E5M2 = 6,
+    RUCCL_I8 = 7, RUCCL_I16 = 8, RUCCL_I32 = 9, RUCCL_I64 = 10,
+    RUCCL_U8 = 11, RUCCL_U16 = 12, RUCCL_U32 = 13, RUCCL_U64 = 14,
+    /* moved bit for bit, never reduced: */
+    RUCCL_BOOL = 15, RUCCL_C64 = 16, RUCCL_C128 = 17,
+    RUCCL_F8E4M3FNUZ = 18, RUCCL_F8E5M2FNUZ = 19, RUCCL_F8E8M0 = 20, RUCCL_F4E2M1X2 = 21,
+    RUCCL_PACKED_U8 = 22, RUCCL_PACKED_U32 = 23, /* words of quantised parameters */
+};
+
+#define RUCCL_MAX_AXES 8
+
+/*
+ * Row-major and contiguous. Bytes are at `offset` in `region`, or, if region is NULL, at `data`:
+ * plain memory, which the library copies through shared memory of its own (input when the call is
+ * made, output in the call that finds the work done).
+ */
+struct ruccl_tensor {
+    enum ruccl_dtype dtype;
+    uint32_t naxes;                 /* 0 to 8; 0 is a scalar */
+    uint64_t shape[RUCCL_MAX_AXES]; /* elements; 0 is allowed */
+    struct ruccl_region *region;
+    uint64_t offset; /* bytes from the region's start, a multiple of the element width */
+    void *data;
+};
+
+/* Bytes of one element; 0 for an unknown type. */
+uint32_t ruccl_dtype_bytes(enum ruccl_dtype dtype);
+const char *ruccl_dtype_name(enum ruccl_dtype dtype); /* "f32"; NULL for an unknown type */
+
+/* ---------------------------------------------------------------- communicators */
+
+#define RUCCL_ID_BYTES    129 /* an id's text with its terminating zero */
+#define RUCCL_MAX_RANKS   4096
+#define RUCCL_NO_BUDGET   UINT64_MAX
+#define RUCCL_NO_TIMEOUT  0
+#define RUCCL_COLOR_NONE  (-1) /* split: take part, get no communicator */
+
+struct ruccl_member;
+
+/*
+ * A small value to copy freely: one rank's membership and the byte budget its collectives keep.
+ * Wrapping it in another budget never fails and never communicates.
+ */
+struct ruccl_comm {
+    struct ruccl_member *member;
+    uint64_t max_chunk_bytes; /* RUCCL_NO_BUDGET: none */
+};
+
+struct ruccl_join_options {
+    const char *label;       /* shown by rucclctl and in errors; NULL: none; at most 63 bytes */
+    uint64_t timeout_us;     /* per operation, from its first rank's arrival; RUCCL_NO_TIMEOUT: none */
+    const char *algorithm;   /* force one by name; NULL or "auto": the cheapest that fits */
+};
+/* What a NULL options argument means: no label, 300 s, auto. */
+#define RUCCL_JOIN_OPTIONS_INIT { NULL, 300000000, NULL }
+
+struct ruccl_work;
+
+/*
+ * A fresh communicator id, "rc1-...@...", to be handed to every rank by whatever means (an
+ * environment variable, a file). It is good for one communicator and lapses if nobody has joined
+ * within ten minutes. ruccl_drop_id() gives an unused one back at once.
+ */
+int ruccl_new_id(struct ruccl_conn *conn, char ret_id[RUCCL_ID_BYTES]);
+int ruccl_drop_id(struct ruccl_conn *conn, const char *id);
+
+/*
+ * Joins as `rank` of `world_size`; returns when all ranks have joined. World size, timeout and
+ * algorithm must be the same for every rank. The timeout runs from the first rank's join.
+ * Several ranks of one thread: join_async for each, then wait.
+ * Errors: NOT_FOUND, DUPLICATE_RANK, MISMATCH, TIMEOUT (naming who is missing), PERMISSION, QUOTA.
+ */
+int ruccl_join(struct ruccl_conn *conn, const char *id, uint32_t rank, uint32_t world_size,
+               const struct ruccl_join_options *options, struct ruccl_comm *ret);
+/* The communicator may be used once the work is done; if that failed, leave it all the same. */
+int ruccl_join_async(struct ruccl_conn *conn, const char *id, uint32_t rank, uint32_t world_size,
+                     const struct ruccl_join_options *options, struct ruccl_comm *ret_comm,
+                     struct ruccl_work **ret_work);
+
+/*
+ * Collective: ranks of the same color form a new communicator, ordered by (key, old rank).
+ * RUCCL_COLOR_NONE takes part and gets a communicator whose member is NULL.
+ */
+int ruccl_split(struct ruccl_comm comm, int32_t color, int32_t key, struct ruccl_comm *ret);
+int ruccl_split_async(struct ruccl_comm comm, int32_t color, int32_t key,
+                      struct ruccl_comm *ret_comm, struct ruccl_work **ret_work);
+
+/*
+ * Leaves: own unfinished work is waited for, then the member is gone. Others' operations that still
+ * need this rank fail at once with RANK_LEFT. The value, and every copy of it, must not be used again.
+ */
+int ruccl_leave(struct ruccl_comm comm);
+
+/* Fails the communicator for every rank with ABORTED and `text`. */
+int ruccl_abort(struct ruccl_comm comm, const char *text);
+
+uint32_t ruccl_rank(struct ruccl_comm comm);
+uint32_t ruccl_world_size(struct ruccl_comm comm);
+const char *ruccl_id(struct ruccl_comm comm); /* valid until left */
+
+/* The same communicator under a budget of `max_chunk_bytes` for tensor messages in flight. */
+struct ruccl_comm ruccl_bounded(struct ruccl_comm comm, uint64_t max_chunk_bytes);
+/* The communicator as it was before any budget. */
+struct ruccl_comm ruccl_unbounded(struct ruccl_comm comm);
+uint64_t ruccl_max_chunk_bytes(struct ruccl_comm comm);
+
+/* ---------------------------------------------------------------- work */
+
+struct ruccl_progress {
+    uint64_t elements_done, elements_total;
+    uint64_t chunks_done, chunks_total;      /* all_to_all_v: rounds */
+    uint64_t rows_sent, rows_to_send;        /* all_to_all_v only */
+    uint64_t rows_received, rows_to_receive; /* all_to_all_v only */
+};
+
+struct ruccl_stats {
+    uint64_t sequence;       /* the operation's number in its communicator; 0 for send and recv */
+    uint64_t wait_us;        /* this rank's arrival until agreement of all */
+    uint64_t run_us;         /* agreement until the last byte was written */
+    uint64_t chunks;
+    uint64_t chunk_elements; /* elements (rows for all_to_all_v) of a full chunk */
+    uint64_t peak_bytes;     /* most tensor bytes in flight outside inputs and outputs; <= budget */
+    char algorithm[24];
+};
+
+/* RUCCL_PENDING while unfinished, else the outcome: 0 or the failure's negative code. */
+int ruccl_work_test(struct ruccl_work *work);
+/* As test, waiting at most timeout_us (negative: without limit). */
+int ruccl_work_wait(struct ruccl_work *work, int64_t timeout_us);
+/* At any time; a cheap read of shared memory, no message. */
+int ruccl_work_progress(struct ruccl_work *work, struct ruccl_progress *ret);
+/* Once done. */
+int ruccl_work_stats(struct ruccl_work *work, struct ruccl_stats *ret);
+/* all_to_all_v, once done: rows received from each rank, ret[world size]. */
+int ruccl_work_receive_counts(struct ruccl_work *work, uint64_t *ret);
+/*
+ * Lets go. An unfinished operation goes on; its memory is kept until it is done. Output in plain
+ * memory is written by test and wait only, so that of a work released before is lost, and the memory
+ * may be freed. NULL is allowed.
+ */
+void ruccl_work_release(struct ruccl_work *work);
+
+/* ---------------------------------------------------------------- collectives */
+
+enum ruccl_op {
+    RUCCL_SUM = 1, RUCCL_PRODUCT = 2, RUCCL_MIN = 3, RUCCL_MAX = 4,
+    RUCCL_MEAN = 5,                              /* floating types */
+    RUCCL_AND = 6, RUCCL_OR = 7, RUCCL_XOR = 8,  /* integers */
+};
+
+/*
+ * n is the elements of `in`, R the world size. A tensor that only the root uses may be NULL elsewhere.
+ * In place: all_reduce, reduce, broadcast with out = in; all_gather with in = out + rank * n;
+ * reduce_scatter with out = in + rank * n / R. No other overlap is allowed.
+ * Before agreement of all ranks nothing is written; a failure after it leaves outputs undefined.
+ */
+
+/* Shapes: out = in = any, also no axes. */
+int ruccl_all_reduce(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                     const struct ruccl_tensor *out, enum ruccl_op op);
+int ruccl_all_reduce_async(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                           const struct ruccl_tensor *out, enum ruccl_op op,
+                           struct ruccl_work **ret);
+/* Shapes: in [a, ...]; out [R*a, ...], rank 0's block first. */
+int ruccl_all_gather(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                     const struct ruccl_tensor *out);
+int ruccl_all_gather_async(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                           const struct ruccl_tensor *out, struct ruccl_work **ret);
+/* Shapes: in [R*a, ...]; out [a, ...], this rank's block of the reduction. */
+int ruccl_reduce_scatter(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                         const struct ruccl_tensor *out, enum ruccl_op op);
+int ruccl_reduce_scatter_async(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                               const struct ruccl_tensor *out, enum ruccl_op op,
+                               struct ruccl_work **ret);
+/* Shapes: out = in = any. `in` counts at the root only. */
+int ruccl_broadcast(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                    const struct ruccl_tensor *out, uint32_t root);
+int ruccl_broadcast_async(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                          const struct ruccl_tensor *out, uint32_t root, struct ruccl_work **ret);
+/* Shapes: out = in = any. `out` counts at the root only. */
+int ruccl_reduce(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                 const struct ruccl_tensor *out, enum ruccl_op op, uint32_t root);
+int ruccl_reduce_async(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                       const struct ruccl_tensor *out, enum ruccl_op op, uint32_t root,
+                       struct ruccl_work **ret);
+/* Shapes: in [a, ...]; out [R*a, ...] at the root only. */
+int ruccl_gather(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                 const struct ruccl_tensor *out, uint32_t root);
+int ruccl_gather_async(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                       const struct ruccl_tensor *out, uint32_t root, struct ruccl_work **ret);
+/* Shapes: in [R*a, ...] at the root only; out [a, ...]. */
+int ruccl_scatter(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                  const struct ruccl_tensor *out, uint32_t root);
+int ruccl_scatter_async(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                        const struct ruccl_tensor *out, uint32_t root, struct ruccl_work **ret);
+/* Shapes: in [R*a, ...], block d for rank d; out [R*a, ...], block s from rank s. */
+int ruccl_all_to_all(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                     const struct ruccl_tensor *out);
+int ruccl_all_to_all_async(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                           const struct ruccl_tensor *out, struct ruccl_work **ret);
+/*
+ * Shapes: in [sum(send_counts), ...], rows grouped by destination; out [capacity, ...], rows by
+ * ascending source. send_counts[R] in rows. expected_counts[R] may be NULL; where given, other counts
+ * are UNEXPECTED_COUNTS on every rank before data moves. ret_counts[R] (may be NULL): rows received.
+ */
+int ruccl_all_to_all_v(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                       const uint64_t *send_counts, const struct ruccl_tensor *out,
+                       const uint64_t *expected_counts, uint64_t *ret_counts);
+int ruccl_all_to_all_v_async(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                             const uint64_t *send_counts, const struct ruccl_tensor *out,
+                             const uint64_t *expected_counts, struct ruccl_work **ret);
+/* Returns when every rank has called it. */
+int ruccl_barrier(struct ruccl_comm comm);
+int ruccl_barrier_async(struct ruccl_comm comm, struct ruccl_work **ret);
+/*
+ * Point to point, matched by (source, destination, tag) in the order of the calls; dtype and shape of
+ * the pair must be equal. Several may be started together with the asynchronous forms.
+ */
+int ruccl_send(struct ruccl_comm comm, const struct ruccl_tensor *in, uint32_t to, uint32_t tag);
+int ruccl_send_async(struct ruccl_comm comm, const struct ruccl_tensor *in, uint32_t to,
+                     uint32_t tag, struct ruccl_work **ret);
+int ruccl_recv(struct ruccl_comm comm, const struct ruccl_tensor *out, uint32_t from, uint32_t tag);
+int ruccl_recv_async(struct ruccl_comm comm, const struct ruccl_tensor *out, uint32_t from,
+                     uint32_t tag, struct ruccl_work **ret);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

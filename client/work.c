@@ -1,0 +1,293 @@
+#include "client/work.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/comm.h"
+#include "client/region.h"
+#include "client/report.h"
+
+#define NO_SLOT UINT32_MAX
+
+/* ---------------------------------------------------------------- the end of a work */
+
+static void work_free(struct ruccl_work *w)
+{
+    if (w->slot != NO_SLOT) {
+        conn_give_slot(w->conn, w->slot); /* it was never posted */
+        conn_wake(w->conn);
+    }
+    stage_put(w->conn, w->stage_in);
+    stage_put(w->conn, w->stage_out);
+    if (w->forming)
+        member_unref(w->forming);
+    conn_unref(w->conn);
+    free(w->counts);
+    free(w);
+}
+
+void work_unref(struct ruccl_work *w)
+{
+    if (--w->refs == 0)
+        work_free(w);
+}
+
+/* ---------------------------------------------------------------- progress */
+
+static void read_cell(const struct ruccl_work *w, struct ruccl_progress *ret)
+{
+    const struct progress_cell *cell = &w->conn->cells[w->slot];
+    struct progress p;
+
+    if (atomic_load_explicit(&cell->version, memory_order_relaxed) == w->cell_version)
+        return;
+    if (progress_read(cell, &p))
+        memcpy(ret, &p, sizeof(*ret));
+}
+
+/* ---------------------------------------------------------------- completion */
+
+static void take_completion(struct ruccl_work *w, const struct reply_completion *done)
+{
+    w->stats.sequence = done->sequence;
+    w->stats.wait_us = done->wait_us;
+    w->stats.run_us = done->run_us;
+    w->stats.chunks = done->chunks;
+    w->stats.chunk_elements = done->chunk_elements;
+    w->stats.peak_bytes = done->peak_bytes;
+    snprintf(w->stats.algorithm, sizeof(w->stats.algorithm), "%s", done->algorithm);
+    w->error = done->error;
+    if (done->error.code)
+        return;
+    if (done->ncounts < w->ncounts)
+        error_set(&w->error, ERROR_PROTOCOL, "the daemon answered with %u receive counts, not %u",
+                  done->ncounts, w->ncounts);
+    else if (w->ncounts)
+        memcpy(w->counts, done->counts, w->ncounts * sizeof(w->counts[0]));
+    if (w->forming && !member_form(w->forming, done))
+        error_set(&w->error, ERROR_PROTOCOL, "the daemon split off a communicator of no ranks");
+}
+
+static void take_reply(struct ruccl_work *w, const struct reply *reply)
+{
+    switch (reply->kind) {
+    case REPLY_COMPLETION:
+        take_completion(w, &reply->completion);
+        break;
+    case REPLY_DONE: /* of a join */
+        w->error = reply->done;
+        if (w->forming && !w->error.code)
+            member_form(w->forming, NULL);
+        break;
+    default:
+        error_set(&w->error, ERROR_PROTOCOL, "the daemon answered a post with a reply of kind %d",
+                  (int)reply->kind);
+    }
+}
+
+static void work_answered(struct pending *p, const struct reply *reply)
+{
+    struct ruccl_work *w = container_of(p, struct ruccl_work, pending);
+
+    if (reply)
+        take_reply(w, reply);
+    else
+        w->error = w->conn->end;
+
+    /* From here on the cell is another work's. */
+    read_cell(w, &w->progress);
+    conn_give_slot(w->conn, w->slot);
+    w->slot = NO_SLOT;
+
+    w->state = w->output.to && !w->error.code ? WORK_STAGED : WORK_DONE;
+    if (w->forming && w->error.code)
+        member_fail(w->forming);
+    stage_put(w->conn, steal(&w->stage_in));
+    if (w->state == WORK_DONE)
+        stage_put(w->conn, steal(&w->stage_out));
+    work_unref(w);
+}
+
+int work_new(struct ruccl_conn *c, uint32_t ncounts, struct ruccl_work **ret, struct error *e)
+{
+    struct ruccl_work *w = calloc(1, sizeof(*w));
+    int r;
+
+    if (w && ncounts)
+        w->counts = calloc(ncounts, sizeof(w->counts[0]));
+    if (!w || (ncounts && !w->counts)) {
+        free(w);
+        return error_set_errno(e, ENOMEM, "post");
+    }
+    w->refs = 1;
+    w->conn = conn_ref(c);
+    w->ncounts = ncounts;
+    w->slot = NO_SLOT;
+    w->pending.answered = work_answered;
+    list_init(&w->pending.link);
+    r = conn_take_slot(c, &w->slot, e);
+    if (r < 0) {
+        work_unref(w);
+        return r;
+    }
+    w->cell_version = atomic_load_explicit(&c->cells[w->slot].version, memory_order_relaxed);
+    *ret = w;
+    return 0;
+}
+
+void work_expect(struct ruccl_work *w, struct request *q)
+{
+    w->refs++;
+    conn_expect(w->conn, &w->pending, q);
+}
+
+/* ---------------------------------------------------------------- waiting */
+
+static bool work_is_settled(const void *subject)
+{
+    const struct ruccl_work *w = subject;
+
+    return w->state == WORK_STAGED || w->state == WORK_DONE;
+}
+
+static uint64_t output_bytes(const struct ruccl_work *w)
+{
+    uint64_t bytes = 0;
+
+    if (!w->output.row_bytes)
+        return w->output.bytes;
+    for (uint32_t i = 0; i < w->ncounts; i++)
+        bytes += w->counts[i] * w->output.row_bytes;
+    return MIN(bytes, w->output.bytes);
+}
+
+/* Without the lock: others wait for their own works meanwhile. */
+static void copy_out(struct ruccl_work *w)
+{
+    struct ruccl_conn *c = w->conn;
+
+    w->state = WORK_COPYING;
+    pthread_mutex_unlock(&c->lock);
+    memcpy(w->output.to, w->output.from, output_bytes(w));
+    pthread_mutex_lock(&c->lock);
+    w->state = WORK_DONE;
+    stage_put(c, steal(&w->stage_out));
+    conn_wake(c);
+}
+
+int work_finish(struct ruccl_work *w, int64_t deadline, struct error *e)
+{
+    if (w->state == WORK_UNFINISHED)
+        conn_poll(w->conn);
+    if (conn_wait(w->conn, work_is_settled, w, deadline))
+        return RUCCL_PENDING;
+    if (w->state == WORK_STAGED)
+        copy_out(w);
+    if (w->error.code)
+        *e = w->error;
+    return -(int)w->error.code;
+}
+
+/* ---------------------------------------------------------------- public */
+
+static int finish(struct ruccl_work *w, int64_t deadline, const char *what)
+{
+    struct error e = { 0 };
+    struct ruccl_conn *c;
+    int r;
+
+    if (!w)
+        return report_new(ERROR_INVALID_ARGUMENT, "%s: work is NULL", what);
+    c = w->conn;
+    r = conn_enter(c);
+    if (r < 0)
+        return r;
+    r = work_finish(w, deadline, &e);
+    conn_exit(c);
+    return r < 0 ? report_error(&e) : r;
+}
+
+int ruccl_work_test(struct ruccl_work *work)
+{
+    return finish(work, 0, "work_test");
+}
+
+int ruccl_work_wait(struct ruccl_work *work, int64_t timeout_us)
+{
+    return finish(work, conn_deadline(timeout_us), "work_wait");
+}
+
+int ruccl_work_progress(struct ruccl_work *work, struct ruccl_progress *ret)
+{
+    struct ruccl_conn *c;
+    int r;
+
+    if (!work || !ret)
+        return report_new(ERROR_INVALID_ARGUMENT, "work_progress: %s is NULL",
+                          work ? "ret" : "work");
+    c = work->conn;
+    r = conn_enter(c);
+    if (r < 0)
+        return r;
+    *ret = work->progress;
+    if (work->state == WORK_UNFINISHED)
+        read_cell(work, ret);
+    conn_exit(c);
+    return 0;
+}
+
+/* What both of these need: a work that is done, and a place to write to. */
+static int enter_done(struct ruccl_work *work, const void *ret, const char *what)
+{
+    int r;
+
+    if (!work || !ret)
+        return report_new(ERROR_INVALID_ARGUMENT, "%s: %s is NULL", what, work ? "ret" : "work");
+    r = conn_enter(work->conn);
+    if (r < 0)
+        return r;
+    if (work->state != WORK_UNFINISHED)
+        return 0;
+    conn_exit(work->conn);
+    return report_new(ERROR_INVALID_ARGUMENT, "%s: the work is not done; wait for it first", what);
+}
+
+int ruccl_work_stats(struct ruccl_work *work, struct ruccl_stats *ret)
+{
+    int r = enter_done(work, ret, "work_stats");
+
+    if (r < 0)
+        return r;
+    *ret = work->stats;
+    conn_exit(work->conn);
+    return 0;
+}
+
+int ruccl_work_receive_counts(struct ruccl_work *work, uint64_t *ret)
+{
+    int r = enter_done(work, ret, "work_receive_counts");
+    bool counted;
+
+    if (r < 0)
+        return r;
+    counted = work->ncounts && !work->error.code;
+    if (counted)
+        memcpy(ret, work->counts, work->ncounts * sizeof(ret[0]));
+    conn_exit(work->conn);
+    return counted ? 0
+                   : report_new(ERROR_INVALID_ARGUMENT,
+                                "work_receive_counts: not a successful all_to_all_v");
+}
+
+void ruccl_work_release(struct ruccl_work *work)
+{
+    struct ruccl_conn *c;
+
+    if (!work || conn_enter(work->conn) < 0)
+        return;
+    c = work->conn;
+    work_unref(work);
+    conn_exit(c);
+}

@@ -1,0 +1,59 @@
+/*
+ * Works: tickets for what was posted. A work is held by the user and, while it is unfinished, by
+ * the table of pending requests; it holds its connection. With the connection's lock held.
+ */
+#ifndef CLIENT_WORK_H
+#define CLIENT_WORK_H
+
+#include "client/conn.h"
+
+struct ruccl_member;
+struct ruccl_region;
+
+enum work_state {
+    WORK_UNFINISHED,
+    WORK_STAGED,  /* succeeded; its output is still in the stage */
+    WORK_COPYING, /* a thread copies it out */
+    WORK_DONE,
+};
+
+/* How plain output comes out of its stage. */
+struct work_output {
+    void *to; /* NULL: nothing to copy */
+    const void *from;
+    uint64_t bytes;
+    uint64_t row_bytes; /* not 0: all_to_all_v, which copies only the rows that came */
+};
+
+struct ruccl_work {
+    struct pending pending;
+    struct ruccl_conn *conn;
+    unsigned refs;
+    enum work_state state;
+    struct error error; /* the outcome, once WORK_DONE */
+
+    uint32_t slot;
+    uint64_t cell_version; /* the cell's before the post: what is still there is someone else's */
+    struct ruccl_progress progress;
+    struct ruccl_stats stats;
+    uint32_t ncounts; /* all_to_all_v: the world size, else 0 */
+    uint64_t *counts;
+
+    struct ruccl_region *stage_in, *stage_out;
+    struct work_output output;
+    struct ruccl_member *forming; /* what a join or split makes; referenced */
+};
+
+/* An unfinished work with a slot of its own, held by the caller. Waits while no slot is free. */
+int work_new(struct ruccl_conn *c, uint32_t ncounts, struct ruccl_work **ret, struct error *e);
+
+/* Enters the work for the answer to `q`: before sending it, in one's turn. */
+void work_expect(struct ruccl_work *w, struct request *q);
+
+/* Lets go, at any time. */
+void work_unref(struct ruccl_work *w);
+
+/* Waits, copies output out, and returns the outcome as ruccl_work_wait() does, worded in `e`. */
+int work_finish(struct ruccl_work *w, int64_t deadline, struct error *e);
+
+#endif

@@ -1,0 +1,1107 @@
+/*
+ * libruccl against a daemon that is a thread of this process: it keeps what it was asked, answers
+ * what has one possible answer, and leaves posts to the test that wants to hold them.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/ruccl.h"
+#include "proto/codec.h"
+#include "proto/packet.h"
+#include "shared/mem.h"
+
+#define REQUESTS_MAX 8192
+#define REGIONS_MAX  64
+#define NRANKS       4
+
+struct fake_region {
+    uint32_t number;
+    uint8_t *data;
+    size_t bytes;
+};
+
+/* What a test wants of the daemon; all false: it answers everything with success. */
+struct behaviour {
+    bool refuse_version; /* greets with a goodbye */
+    bool hold_posts;     /* leaves them to complete() */
+    bool hold_regions;   /* never answers region_open and leave */
+    bool deny_regions;   /* answers region_open with QUOTA */
+    uint32_t slots;
+    uint32_t rank; /* whose part the client plays, for the echo */
+};
+
+struct fake_daemon {
+    struct behaviour b;
+    char directory[32], path[64];
+    int listener, socket;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t grown;
+    struct request *requests; /* posts keep no pointers */
+    uint32_t nrequests;
+    struct fake_region regions[REGIONS_MAX];
+    uint32_t regions_opened, regions_closed;
+    struct progress_cell *cells;
+    int cells_fd;
+    struct codec *codec;
+    struct packet packet;
+};
+
+/* ---------------------------------------------------------------- the daemon's side */
+
+static void answer(struct fake_daemon *d, const struct reply *reply, int fd)
+{
+    static _Thread_local uint8_t buffer[PACKET_BYTES_MAX];
+    int len = codec_encode_reply(reply, buffer);
+
+    assert_true(len > 0);
+    packet_send(d->socket, buffer, (uint32_t)len, fd);
+}
+
+static void answer_done(struct fake_daemon *d, uint64_t serial, enum error_code code,
+                        const char *text)
+{
+    struct reply reply = { .kind = REPLY_DONE, .serial = serial };
+
+    if (code)
+        error_set(&reply.done, code, "%s", text);
+    answer(d, &reply, -1);
+}
+
+static struct fake_region *find_region(struct fake_daemon *d, uint32_t number)
+{
+    for (int i = 0; i < REGIONS_MAX; i++)
+        if (d->regions[i].number == number)
+            return &d->regions[i];
+    return NULL;
+}
+
+/* Moves as many bytes as the shape has from in to out, each plus one, so that both ends show. */
+static void echo(struct fake_daemon *d, const struct request_post *post)
+{
+    struct fake_region *in = find_region(d, post->in.region);
+    struct fake_region *out = find_region(d, post->out.region);
+    uint64_t n = 0;
+
+    shape_count(&post->d.shape, &n);
+    for (uint64_t i = 0; in && out && post->in.region && post->out.region && i < n; i++)
+        out->data[post->out.offset + i] = (uint8_t)(in->data[post->in.offset + i] + 1);
+}
+
+static void complete(struct fake_daemon *d, const struct request *q, enum error_code code,
+                     const char *text)
+{
+    uint64_t counts[NRANKS] = { 0 };
+    struct reply reply = { .kind = REPLY_COMPLETION, .serial = q->serial };
+
+    reply.completion.sequence = q->post.sequence;
+    reply.completion.algorithm = "echo";
+    reply.completion.peak_bytes = 7;
+    if (q->post.rejection.code)
+        reply.completion.error = q->post.rejection;
+    else if (code)
+        error_set(&reply.completion.error, code, "%s", text);
+    else
+        echo(d, &q->post);
+    if (q->post.d.kind == COLLECTIVE_ALL_TO_ALL_V) {
+        counts[1] = 2;
+        reply.completion.counts = counts;
+        reply.completion.ncounts = NRANKS;
+    }
+    if (q->post.d.kind == COLLECTIVE_SPLIT && q->post.color >= 0) {
+        reply.completion.child_rank = 1;
+        reply.completion.child_nranks = 2;
+        reply.completion.child_id = "rc1-child@here";
+    }
+    answer(d, &reply, -1);
+}
+
+static void open_region(struct fake_daemon *d, const struct request *q)
+{
+    int fd = packet_take_fd(&d->packet, 0);
+    struct fake_region *region = find_region(d, 0);
+
+    assert_non_null(region);
+    region->number = q->region_open.region;
+    region->bytes = q->region_open.bytes;
+    region->data = mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(region->data != MAP_FAILED);
+    close(fd);
+    d->regions_opened++;
+    answer_done(d, q->serial, ERROR_NONE, "");
+}
+
+static void close_region(struct fake_daemon *d, const struct request *q)
+{
+    struct fake_region *region = find_region(d, q->region_close.region);
+
+    assert_non_null(region);
+    munmap(region->data, region->bytes);
+    *region = (struct fake_region){ 0 };
+    d->regions_closed++;
+    answer_done(d, q->serial, ERROR_NONE, "");
+}
+
+static void greet(struct fake_daemon *d, const struct request *q)
+{
+    struct reply reply = { .kind = REPLY_WELCOME, .serial = q->serial };
+
+    assert_int_equal(d->packet.nfds, 1);
+    if (d->b.refuse_version) {
+        reply.kind = REPLY_GOODBYE;
+        error_set(&reply.done, ERROR_VERSION, "speaks 7 only");
+        answer(d, &reply, -1);
+        shutdown(d->socket, SHUT_RDWR);
+        return;
+    }
+    reply.welcome.version = 1;
+    reply.welcome.slots = d->b.slots;
+    answer(d, &reply, d->cells_fd);
+}
+
+static void handle(struct fake_daemon *d, const struct request *q)
+{
+    struct reply reply = { .serial = q->serial };
+
+    switch (q->kind) {
+    case REQUEST_HELLO:
+        greet(d, q);
+        break;
+    case REQUEST_REGION_OPEN:
+        if (d->b.deny_regions)
+            answer_done(d, q->serial, ERROR_QUOTA, "no more regions");
+        else if (!d->b.hold_regions)
+            open_region(d, q);
+        break;
+    case REQUEST_REGION_CLOSE:
+        close_region(d, q);
+        break;
+    case REQUEST_ID_NEW:
+        reply.kind = REPLY_ID;
+        reply.id = "rc1-new@here";
+        answer(d, &reply, -1);
+        break;
+    case REQUEST_POST:
+        if (!d->b.hold_posts)
+            complete(d, q, ERROR_NONE, "");
+        break;
+    case REQUEST_EXPECT:
+        break;
+    case REQUEST_LEAVE:
+        if (d->b.hold_regions)
+            break;
+        /* fall through */
+    default:
+        answer_done(d, q->serial, ERROR_NONE, "");
+    }
+}
+
+static void keep(struct fake_daemon *d, const struct request *q)
+{
+    pthread_mutex_lock(&d->lock);
+    assert_true(d->nrequests < REQUESTS_MAX);
+    d->requests[d->nrequests++] = *q;
+    pthread_cond_broadcast(&d->grown);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static void *serve(void *arg)
+{
+    struct fake_daemon *d = arg;
+    struct request q;
+    struct error e = { 0 };
+
+    d->socket = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC);
+    while (d->socket >= 0 && packet_recv(d->socket, &d->packet) == 0) {
+        assert_int_equal(codec_decode_request(d->codec, d->packet.bytes, d->packet.len, &q, &e), 0);
+        handle(d, &q);
+        packet_close_fds(&d->packet);
+        keep(d, &q);
+    }
+    return NULL;
+}
+
+static struct fake_daemon *daemon_start(struct behaviour b)
+{
+    struct fake_daemon *d = calloc(1, sizeof(*d));
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+
+    assert_non_null(d);
+    d->b = b;
+    if (d->b.slots == 0)
+        d->b.slots = 4096;
+    d->socket = -1;
+    d->requests = calloc(REQUESTS_MAX, sizeof(*d->requests));
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->grown, NULL);
+    strcpy(d->directory, "/tmp/ruccl-test-XXXXXX");
+    assert_non_null(mkdtemp(d->directory));
+    snprintf(d->path, sizeof(d->path), "%s/sock", d->directory);
+    strcpy(address.sun_path, d->path);
+    d->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(d->listener, (struct sockaddr *)&address, sizeof(address)), 0);
+    assert_int_equal(listen(d->listener, 8), 0);
+    d->cells_fd = memfd_create("cells", MFD_CLOEXEC);
+    assert_int_equal(ftruncate(d->cells_fd, (off_t)(d->b.slots * sizeof(*d->cells))), 0);
+    d->cells = mmap(NULL, d->b.slots * sizeof(*d->cells), PROT_READ | PROT_WRITE, MAP_SHARED,
+                    d->cells_fd, 0);
+    assert_true(d->cells != MAP_FAILED);
+    assert_int_equal(codec_new(&d->codec), 0);
+    assert_int_equal(pthread_create(&d->thread, NULL, serve, d), 0);
+    return d;
+}
+
+/* As a death: the socket ends without a word. */
+static void daemon_die(struct fake_daemon *d)
+{
+    shutdown(d->socket, SHUT_RDWR);
+}
+
+static void daemon_stop(struct fake_daemon *d)
+{
+    shutdown(d->listener, SHUT_RDWR);
+    if (d->socket >= 0)
+        shutdown(d->socket, SHUT_RDWR);
+    pthread_join(d->thread, NULL);
+    for (int i = 0; i < REGIONS_MAX; i++)
+        if (d->regions[i].number)
+            munmap(d->regions[i].data, d->regions[i].bytes);
+    if (d->socket >= 0)
+        close(d->socket);
+    close(d->listener);
+    close(d->cells_fd);
+    munmap(d->cells, d->b.slots * sizeof(*d->cells));
+    unlink(d->path);
+    rmdir(d->directory);
+    codec_free(d->codec);
+    pthread_mutex_destroy(&d->lock);
+    pthread_cond_destroy(&d->grown);
+    free(d->requests);
+    free(d);
+}
+
+/* The `index`-th request of that kind, waited for. */
+static struct request await_request(struct fake_daemon *d, enum request_kind kind, uint32_t index)
+{
+    struct request q;
+
+    pthread_mutex_lock(&d->lock);
+    for (;;) {
+        uint32_t seen = 0;
+
+        for (uint32_t i = 0; i < d->nrequests; i++)
+            if (d->requests[i].kind == kind && seen++ == index) {
+                q = d->requests[i];
+                pthread_mutex_unlock(&d->lock);
+                return q;
+            }
+        pthread_cond_wait(&d->grown, &d->lock);
+    }
+}
+
+static uint32_t count_requests(struct fake_daemon *d, enum request_kind kind)
+{
+    uint32_t n = 0;
+
+    pthread_mutex_lock(&d->lock);
+    for (uint32_t i = 0; i < d->nrequests; i++)
+        n += d->requests[i].kind == kind;
+    pthread_mutex_unlock(&d->lock);
+    return n;
+}
+
+/* ---------------------------------------------------------------- the client's side */
+
+struct pair {
+    struct fake_daemon *daemon;
+    struct ruccl_conn *conn;
+    struct ruccl_comm comm;
+};
+
+static struct pair pair_start(struct behaviour b)
+{
+    struct pair p = { .daemon = daemon_start(b) };
+
+    assert_int_equal(ruccl_connect(p.daemon->path, "test", &p.conn), 0);
+    assert_int_equal(ruccl_join(p.conn, "rc1-x@here", b.rank, NRANKS, NULL, &p.comm), 0);
+    return p;
+}
+
+static void pair_stop(struct pair *p)
+{
+    ruccl_close(p->conn);
+    daemon_stop(p->daemon);
+}
+
+static struct ruccl_tensor bytes_tensor(void *data, uint64_t n)
+{
+    return (struct ruccl_tensor){ .dtype = RUCCL_U8, .naxes = 1, .shape = { n }, .data = data };
+}
+
+static int count_fds(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    int n = 0;
+
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
+static void sleep_ms(long ms)
+{
+    const struct timespec t = { .tv_nsec = ms * 1000000 };
+
+    nanosleep(&t, NULL);
+}
+
+/* ---------------------------------------------------------------- connecting */
+
+static void connect_says_that_no_daemon_is_there(void **state)
+{
+    struct ruccl_conn *conn;
+
+    (void)state;
+    assert_int_equal(ruccl_connect("/tmp/ruccl-nowhere/sock", NULL, &conn), -RUCCL_SYSTEM);
+    assert_int_equal(ruccl_last_error()->code, RUCCL_SYSTEM);
+    assert_non_null(strstr(ruccl_last_error()->text, "/tmp/ruccl-nowhere/sock"));
+    assert_non_null(strstr(ruccl_last_error()->text, "is ruccld running?"));
+}
+
+static void connect_carries_a_refusal(void **state)
+{
+    struct fake_daemon *d = daemon_start((struct behaviour){ .refuse_version = true });
+    struct ruccl_conn *conn;
+
+    (void)state;
+    assert_int_equal(ruccl_connect(d->path, NULL, &conn), -RUCCL_VERSION);
+    assert_string_equal(ruccl_last_error()->text, "speaks 7 only");
+    daemon_stop(d);
+}
+
+static void connections_leave_no_descriptor_and_no_region_behind(void **state)
+{
+    int before = count_fds();
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct pair p = pair_start((struct behaviour){ 0 });
+        struct ruccl_region *region;
+        uint8_t in[3] = { 0 }, out[3];
+        struct ruccl_tensor ti = bytes_tensor(in, 3), to = bytes_tensor(out, 3);
+
+        assert_true(ruccl_fd(p.conn) >= 0);
+        assert_int_equal(ruccl_alloc(p.conn, 1, &region), 0);
+        assert_int_equal(ruccl_alloc(p.conn, (5u << 20) + 1, &region), 0);
+        assert_int_equal((uintptr_t)ruccl_region_data(region) % (2u << 20), 0);
+        assert_int_equal(ruccl_all_reduce(p.comm, &ti, &to, RUCCL_SUM), 0);
+        pair_stop(&p);
+    }
+    assert_int_equal(count_fds(), before);
+}
+
+/* ---------------------------------------------------------------- waiting */
+
+struct waiting {
+    struct ruccl_work *work;
+    int result;
+    pthread_t thread;
+};
+
+static void *wait_for_work(void *arg)
+{
+    struct waiting *w = arg;
+
+    w->result = ruccl_work_wait(w->work, -1);
+    return NULL;
+}
+
+static void waiters_get_their_own_answers_in_any_order(void **state)
+{
+    static const int order[] = { 2, 0, 3, 1 };
+    struct pair p = pair_start((struct behaviour){ .hold_posts = true });
+    struct waiting w[4];
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(ruccl_barrier_async(p.comm, &w[i].work), 0);
+        pthread_create(&w[i].thread, NULL, wait_for_work, &w[i]);
+    }
+    sleep_ms(20);
+    for (int i = 0; i < 4; i++) {
+        struct request q = await_request(p.daemon, REQUEST_POST, (uint32_t)order[i]);
+
+        assert_int_equal(q.post.sequence, order[i] + 1);
+        complete(p.daemon, &q, order[i] ? (enum error_code)order[i] : ERROR_NONE, "told");
+        pthread_join(w[order[i]].thread, NULL);
+        assert_int_equal(w[order[i]].result, -order[i]);
+    }
+    for (int i = 0; i < 4; i++)
+        ruccl_work_release(w[i].work);
+    pair_stop(&p);
+}
+
+static void wait_gives_up_at_its_deadline(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ .hold_posts = true });
+    struct ruccl_work *work;
+    struct ruccl_stats stats;
+    struct request q;
+
+    (void)state;
+    assert_int_equal(ruccl_barrier_async(p.comm, &work), 0);
+    assert_int_equal(ruccl_work_test(work), RUCCL_PENDING);
+    assert_int_equal(ruccl_work_wait(work, 0), RUCCL_PENDING);
+    assert_int_equal(ruccl_work_wait(work, 10000), RUCCL_PENDING);
+    assert_int_equal(ruccl_work_stats(work, &stats), -RUCCL_INVALID_ARGUMENT);
+    q = await_request(p.daemon, REQUEST_POST, 0);
+    complete(p.daemon, &q, ERROR_NONE, "");
+    assert_int_equal(ruccl_work_wait(work, 1000000), 0);
+    assert_int_equal(ruccl_work_test(work), 0);
+    assert_int_equal(ruccl_work_stats(work, &stats), 0);
+    assert_int_equal(stats.sequence, 1);
+    assert_string_equal(stats.algorithm, "echo");
+    ruccl_work_release(work);
+    pair_stop(&p);
+}
+
+static void a_loop_learns_of_what_others_read(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ .hold_posts = true });
+    struct pollfd fd = { .fd = ruccl_fd(p.conn), .events = POLLIN };
+    struct ruccl_work *work, *other;
+    struct request q;
+
+    (void)state;
+    assert_int_equal(ruccl_dispatch(p.conn), 0);
+    assert_int_equal(poll(&fd, 1, 0), 0);
+    assert_int_equal(ruccl_barrier_async(p.comm, &work), 0);
+    assert_int_equal(ruccl_barrier_async(p.comm, &other), 0);
+
+    q = await_request(p.daemon, REQUEST_POST, 0);
+    complete(p.daemon, &q, ERROR_NONE, "");
+    assert_int_equal(poll(&fd, 1, 5000), 1);
+    assert_int_equal(ruccl_dispatch(p.conn), 0);
+    assert_int_equal(ruccl_work_test(work), 0);
+    assert_int_equal(poll(&fd, 1, 0), 0);
+
+    q = await_request(p.daemon, REQUEST_POST, 1);
+    complete(p.daemon, &q, ERROR_NONE, "");
+    assert_int_equal(ruccl_drop_id(p.conn, "x"), 0); /* reads the completion in passing */
+    assert_int_equal(poll(&fd, 1, 0), 1);
+    assert_int_equal(ruccl_dispatch(p.conn), 0);
+    assert_int_equal(ruccl_work_test(other), 0);
+    assert_int_equal(poll(&fd, 1, 0), 0);
+
+    daemon_die(p.daemon);
+    assert_int_equal(poll(&fd, 1, 5000), 1);
+    assert_int_equal(ruccl_dispatch(p.conn), -RUCCL_DAEMON_LOST);
+    ruccl_work_release(work);
+    ruccl_work_release(other);
+    pair_stop(&p);
+}
+
+static void *post_one(void *arg)
+{
+    struct waiting *w = arg;
+    struct pair *p = (struct pair *)w->work;
+
+    w->result = ruccl_barrier_async(p->comm, &w->work);
+    return NULL;
+}
+
+static void a_post_without_a_free_slot_waits_for_one(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ .hold_posts = true, .slots = 2 });
+    struct ruccl_work *works[2];
+    struct waiting third = { .work = (struct ruccl_work *)&p };
+    struct request q[3];
+
+    (void)state;
+    assert_int_equal(ruccl_barrier_async(p.comm, &works[0]), 0);
+    assert_int_equal(ruccl_barrier_async(p.comm, &works[1]), 0);
+    q[0] = await_request(p.daemon, REQUEST_POST, 0);
+    q[1] = await_request(p.daemon, REQUEST_POST, 1);
+    assert_int_not_equal(q[0].post.slot, q[1].post.slot);
+    pthread_create(&third.thread, NULL, post_one, &third);
+    sleep_ms(20);
+    assert_int_equal(count_requests(p.daemon, REQUEST_POST), 2);
+    complete(p.daemon, &q[1], ERROR_NONE, "");
+    pthread_join(third.thread, NULL);
+    assert_int_equal(third.result, 0);
+    q[2] = await_request(p.daemon, REQUEST_POST, 2);
+    assert_int_equal(q[2].post.slot, q[1].post.slot);
+    ruccl_work_release(works[0]);
+    ruccl_work_release(works[1]);
+    ruccl_work_release(third.work);
+    pair_stop(&p);
+}
+
+static void a_flood_of_posts_does_not_lock_up_with_a_daemon_that_answers_each(void **state)
+{
+    enum { N = 3000 };
+    static struct ruccl_work *works[N];
+    struct pair p = pair_start((struct behaviour){ 0 });
+
+    (void)state;
+    for (int i = 0; i < N; i++)
+        assert_int_equal(ruccl_barrier_async(p.comm, &works[i]), 0);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(ruccl_work_wait(works[i], -1), 0);
+        ruccl_work_release(works[i]);
+    }
+    pair_stop(&p);
+}
+
+static void *barriers(void *arg)
+{
+    struct pair *p = arg;
+
+    for (int i = 0; i < 300; i++)
+        assert_int_equal(ruccl_barrier(p->comm), 0);
+    return NULL;
+}
+
+static void threads_number_their_calls_in_the_order_of_sending(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+    pthread_t threads[4];
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, barriers, &p);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    for (uint32_t i = 0; i < 1200; i++)
+        assert_int_equal(await_request(p.daemon, REQUEST_POST, i).post.sequence, i + 1);
+    pair_stop(&p);
+}
+
+static void progress_is_this_operations_own(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ .hold_posts = true, .slots = 1 });
+    struct progress left_over = { .elements_done = 99 },
+                    now = { .elements_done = 3, .elements_total = 5 };
+    struct ruccl_progress seen;
+    struct ruccl_work *work;
+    struct request q;
+
+    (void)state;
+    progress_write(&p.daemon->cells[0], &left_over);
+    assert_int_equal(ruccl_barrier_async(p.comm, &work), 0);
+    assert_int_equal(ruccl_work_progress(work, &seen), 0);
+    assert_int_equal(seen.elements_done, 0);
+    progress_write(&p.daemon->cells[0], &now);
+    assert_int_equal(ruccl_work_progress(work, &seen), 0);
+    assert_int_equal(seen.elements_done, 3);
+    q = await_request(p.daemon, REQUEST_POST, 0);
+    complete(p.daemon, &q, ERROR_NONE, "");
+    assert_int_equal(ruccl_work_wait(work, -1), 0);
+    progress_write(&p.daemon->cells[0], &left_over);
+    assert_int_equal(ruccl_work_progress(work, &seen), 0);
+    assert_int_equal(seen.elements_done, 3);
+    ruccl_work_release(work);
+    pair_stop(&p);
+}
+
+/* ---------------------------------------------------------------- endings */
+
+struct victim {
+    struct pair *pair;
+    int result;
+    pthread_t thread;
+};
+
+static void *alloc_for_ever(void *arg)
+{
+    struct victim *v = arg;
+    struct ruccl_region *region;
+
+    v->result = ruccl_alloc(v->pair->conn, 4096, &region);
+    return NULL;
+}
+
+static void *leave_for_ever(void *arg)
+{
+    struct victim *v = arg;
+
+    v->result = ruccl_leave(v->pair->comm);
+    return NULL;
+}
+
+static void *barrier_for_ever(void *arg)
+{
+    struct victim *v = arg;
+
+    v->result = ruccl_barrier(v->pair->comm);
+    return NULL;
+}
+
+static void everybody_wakes(void (*ending)(struct pair *p), int expected)
+{
+    /* The one slot goes to one barrier; the other waits for it. */
+    void *(*const bodies[])(void *) = { barrier_for_ever, barrier_for_ever, alloc_for_ever,
+                                        leave_for_ever };
+    struct pair p =
+        pair_start((struct behaviour){ .hold_posts = true, .hold_regions = true, .slots = 1 });
+    struct victim victims[ARRAY_SIZE(bodies)];
+    char id[RUCCL_ID_BYTES];
+
+    for (size_t i = 0; i < ARRAY_SIZE(bodies); i++) {
+        victims[i].pair = &p;
+        pthread_create(&victims[i].thread, NULL, bodies[i], &victims[i]);
+        sleep_ms(5);
+    }
+    await_request(p.daemon, REQUEST_LEAVE, 0);
+    ending(&p);
+    for (size_t i = 0; i < ARRAY_SIZE(bodies); i++) {
+        pthread_join(victims[i].thread, NULL);
+        assert_int_equal(victims[i].result, expected);
+    }
+    if (p.conn)
+        assert_int_equal(ruccl_new_id(p.conn, id), expected);
+    pair_stop(&p);
+}
+
+static void end_by_death(struct pair *p)
+{
+    daemon_die(p->daemon);
+}
+
+static void end_by_goodbye(struct pair *p)
+{
+    struct reply goodbye = { .kind = REPLY_GOODBYE };
+
+    error_set(&goodbye.done, ERROR_DAEMON_STOPPING, "told to stop");
+    answer(p->daemon, &goodbye, -1);
+}
+
+static void end_by_close(struct pair *p)
+{
+    ruccl_close(p->conn);
+    p->conn = NULL;
+}
+
+static void a_daemons_death_wakes_every_kind_of_waiter(void **state)
+{
+    (void)state;
+    everybody_wakes(end_by_death, -RUCCL_DAEMON_LOST);
+}
+
+static void a_goodbye_tells_everybody_why(void **state)
+{
+    (void)state;
+    everybody_wakes(end_by_goodbye, -RUCCL_DAEMON_STOPPING);
+}
+
+static void close_wakes_every_kind_of_waiter(void **state)
+{
+    (void)state;
+    everybody_wakes(end_by_close, -RUCCL_CLOSED);
+}
+
+static void works_outlive_their_connection(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+    uint8_t in[] = { 1, 2, 3 }, out[3] = { 0 };
+    struct ruccl_tensor ti = bytes_tensor(in, 3), to = bytes_tensor(out, 3);
+    struct ruccl_work *done, *unfinished;
+
+    (void)state;
+    assert_int_equal(ruccl_all_reduce_async(p.comm, &ti, &to, RUCCL_SUM, &done), 0);
+    await_request(p.daemon, REQUEST_POST, 0);
+    assert_int_equal(ruccl_dispatch(p.conn), 0);
+    p.daemon->b.hold_posts = true;
+    assert_int_equal(ruccl_all_reduce_async(p.comm, &ti, &to, RUCCL_SUM, &unfinished), 0);
+    ruccl_close(p.conn);
+    assert_int_equal(ruccl_work_wait(unfinished, -1), -RUCCL_CLOSED);
+    assert_int_equal(out[0], 0);
+    assert_int_equal(ruccl_work_wait(done, -1), 0);
+    assert_int_equal(out[2], 4);
+    ruccl_work_release(unfinished);
+    ruccl_work_release(done);
+    daemon_stop(p.daemon);
+}
+
+static void a_forked_child_is_told_and_the_parent_goes_on(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+    struct ruccl_region *region;
+    int status;
+    pid_t child;
+
+    (void)state;
+    assert_int_equal(ruccl_alloc(p.conn, 4096, &region), 0);
+    child = fork();
+    if (child == 0) {
+        bool told = ruccl_barrier(p.comm) == -RUCCL_FORKED &&
+                    ruccl_dispatch(p.conn) == -RUCCL_FORKED &&
+                    strstr(ruccl_last_error()->text, "forked");
+
+        ruccl_free(region);
+        ruccl_close(p.conn);
+        _exit(told ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    memset(ruccl_region_data(region), 1, 4096);
+    assert_int_equal(ruccl_barrier(p.comm), 0);
+    pair_stop(&p);
+}
+
+/* ---------------------------------------------------------------- what is posted */
+
+struct gather_case {
+    const struct ruccl_tensor *in, *out;
+    enum ruccl_code code;
+};
+
+static void a_rejected_call_takes_its_number_and_is_told_to_all(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+    uint8_t bytes[16];
+    int other_conn_region;
+    struct ruccl_tensor good_in = bytes_tensor(bytes, 2), good_out = bytes_tensor(bytes + 8, 8);
+    struct ruccl_tensor many = { .dtype = RUCCL_U8, .naxes = 9 };
+    struct ruccl_tensor wide = good_out, short_out = good_out, no_data = good_in;
+    struct ruccl_tensor stranger = good_in, over = bytes_tensor(bytes + 1, 8);
+    const struct gather_case cases[] = {
+        { NULL, &good_out, RUCCL_INVALID_ARGUMENT },
+        { &good_in, NULL, RUCCL_INVALID_ARGUMENT },
+        { &many, &good_out, RUCCL_INVALID_SHAPE },
+        { &good_in, &many, RUCCL_INVALID_SHAPE },
+        { &good_in, &wide, RUCCL_INVALID_ARGUMENT },
+        { &good_in, &short_out, RUCCL_INVALID_SHAPE },
+        { &no_data, &good_out, RUCCL_INVALID_ARGUMENT },
+        { &stranger, &good_out, RUCCL_INVALID_ARGUMENT },
+        { &good_in, &over, RUCCL_OVERLAP },
+    };
+
+    (void)state;
+    wide.dtype = RUCCL_I8;
+    short_out.shape[0] = 7;
+    no_data.data = NULL;
+    stranger.region = (struct ruccl_region *)&other_conn_region;
+    for (uint32_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct request q;
+
+        assert_int_equal(ruccl_all_gather(p.comm, cases[i].in, cases[i].out), -(int)cases[i].code);
+        q = await_request(p.daemon, REQUEST_POST, i);
+        assert_int_equal(q.post.sequence, i + 1);
+        assert_int_equal(q.post.rejection.code, cases[i].code);
+        assert_non_null(strstr(q.post.rejection.text, "all_gather: "));
+        assert_int_equal(q.post.d.kind, COLLECTIVE_ALL_GATHER);
+        assert_int_equal(q.post.in.region, 0);
+    }
+    assert_int_equal(ruccl_all_gather(p.comm, &good_in, &good_out), 0);
+    pair_stop(&p);
+}
+
+static void what_the_daemon_judges_is_posted_as_it_is(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ .hold_posts = true });
+    uint8_t bytes[8];
+    struct ruccl_tensor odd = bytes_tensor(bytes, 5), unknown = odd;
+    struct ruccl_work *works[3];
+    struct request q;
+
+    (void)state;
+    unknown.dtype = (enum ruccl_dtype)77;
+    assert_int_equal(ruccl_all_reduce_async(p.comm, &unknown, &unknown, RUCCL_SUM, &works[0]), 0);
+    assert_int_equal(ruccl_broadcast_async(p.comm, &odd, &odd, 9, &works[1]), 0);
+    assert_int_equal(ruccl_reduce_scatter_async(p.comm, &odd, &odd, (enum ruccl_op)55, &works[2]),
+                     0);
+    for (uint32_t i = 0; i < 3; i++) {
+        q = await_request(p.daemon, REQUEST_POST, i);
+        assert_int_equal(q.post.rejection.code, ERROR_NONE);
+        assert_int_equal(q.post.sequence, i + 1);
+        ruccl_work_release(works[i]);
+    }
+    assert_int_equal(await_request(p.daemon, REQUEST_POST, 0).post.d.dtype, 77);
+    assert_int_equal(await_request(p.daemon, REQUEST_POST, 1).post.d.root, 9);
+    assert_int_equal(q.post.d.op, 55);
+    assert_int_equal(count_requests(p.daemon, REQUEST_REGION_OPEN), 0);
+    pair_stop(&p);
+}
+
+static void a_denied_stage_is_a_rejection(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ .deny_regions = true });
+    uint8_t in[1], out[1];
+    struct ruccl_tensor ti = bytes_tensor(in, 1), to = bytes_tensor(out, 1);
+
+    (void)state;
+    assert_int_equal(ruccl_all_reduce(p.comm, &ti, &to, RUCCL_SUM), -RUCCL_QUOTA);
+    assert_int_equal(await_request(p.daemon, REQUEST_POST, 0).post.rejection.code, ERROR_QUOTA);
+    pair_stop(&p);
+}
+
+static void root_only_tensors_are_ignored_elsewhere(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ .rank = 1 });
+    uint8_t in[2], out[8];
+    struct ruccl_tensor ti = bytes_tensor(in, 2), to = bytes_tensor(out, 8);
+    struct request q;
+
+    (void)state;
+    assert_int_equal(ruccl_gather(p.comm, &ti, NULL, 0), 0);
+    assert_int_equal(ruccl_gather(p.comm, &ti, &to, 1), 0);
+    assert_int_equal(ruccl_broadcast(p.comm, NULL, &ti, 0), 0);
+    assert_int_equal(ruccl_scatter(p.comm, &to, &ti, 0), 0);
+    assert_int_equal(ruccl_reduce(p.comm, &ti, &to, RUCCL_SUM, 0), 0);
+    q = await_request(p.daemon, REQUEST_POST, 3);
+    assert_int_equal(q.post.d.shape.axes[0], 2);
+    assert_int_equal(q.post.in.region, 0);
+    assert_int_not_equal(q.post.out.region, 0);
+    pair_stop(&p);
+}
+
+static void pairs_take_no_number_and_splits_do(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+    struct ruccl_comm child;
+    uint8_t byte[1];
+    struct ruccl_tensor t = bytes_tensor(byte, 1);
+    struct request q;
+
+    (void)state;
+    assert_int_equal(ruccl_send(p.comm, &t, 2, 5), 0);
+    assert_int_equal(ruccl_recv(p.comm, &t, 3, 6), 0);
+    assert_int_equal(ruccl_split(p.comm, 1, -7, &child), 0);
+    assert_int_equal(ruccl_rank(child), 1);
+    assert_int_equal(ruccl_world_size(child), 2);
+    assert_string_equal(ruccl_id(child), "rc1-child@here");
+    assert_int_equal(ruccl_split(p.comm, RUCCL_COLOR_NONE, 0, &child), 0);
+    assert_null(child.member);
+    q = await_request(p.daemon, REQUEST_POST, 0);
+    assert_int_equal(q.post.sequence, 0);
+    assert_int_equal(q.post.peer, 2);
+    assert_int_equal(q.post.tag, 5);
+    q = await_request(p.daemon, REQUEST_POST, 1);
+    assert_int_not_equal(q.post.out.region, 0);
+    q = await_request(p.daemon, REQUEST_POST, 2);
+    assert_int_equal(q.post.sequence, 1);
+    assert_int_equal(q.post.key, -7);
+    assert_int_equal(await_request(p.daemon, REQUEST_POST, 3).post.sequence, 2);
+    pair_stop(&p);
+}
+
+static void budgets_wrap_and_unwrap(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+
+    (void)state;
+    assert_int_equal(ruccl_barrier(ruccl_bounded(p.comm, 0)), 0);
+    assert_int_equal(ruccl_barrier(ruccl_unbounded(ruccl_bounded(p.comm, 5))), 0);
+    assert_int_equal(await_request(p.daemon, REQUEST_POST, 0).post.d.budget, 0);
+    assert_true(await_request(p.daemon, REQUEST_POST, 1).post.d.budget == RUCCL_NO_BUDGET);
+    pair_stop(&p);
+}
+
+/* ---------------------------------------------------------------- plain memory */
+
+static void plain_memory_is_copied_there_and_back(void **state)
+{
+    static const uint64_t sizes[] = { 0, 1, 3, 7, 4099 };
+    struct pair p = pair_start((struct behaviour){ 0 });
+    uint8_t in[4099], out[4099];
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        struct ruccl_tensor ti = bytes_tensor(in, sizes[i]), to = bytes_tensor(out, sizes[i]);
+
+        memset(in, (int)i + 1, sizeof(in));
+        memset(out, 0xee, sizeof(out));
+        assert_int_equal(ruccl_all_reduce(p.comm, &ti, &to, RUCCL_SUM), 0);
+        for (uint64_t k = 0; k < sizeof(out); k++)
+            assert_int_equal(out[k], k < sizes[i] ? i + 2 : 0xee);
+        assert_int_equal(ruccl_all_reduce(p.comm, &ti, &ti, RUCCL_SUM), 0);
+        for (uint64_t k = 0; k < sizeof(in); k++)
+            assert_int_equal(in[k], k < sizes[i] ? i + 2 : i + 1);
+    }
+    /* Two stages of one size served all. */
+    assert_int_equal(p.daemon->regions_opened, 2);
+    pair_stop(&p);
+}
+
+static void in_place_forms_of_plain_memory_alias_in_the_stage_too(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ .rank = 2 });
+    uint8_t bytes[12] = { 0, 0, 0, 0, 0, 0, 7, 8, 9 };
+    struct ruccl_tensor whole = bytes_tensor(bytes, 12), block = bytes_tensor(bytes + 6, 3);
+    struct request q;
+
+    (void)state;
+    assert_int_equal(ruccl_all_gather(p.comm, &block, &whole), 0);
+    q = await_request(p.daemon, REQUEST_POST, 0);
+    assert_int_equal(q.post.in.region, q.post.out.region);
+    assert_int_equal(q.post.in.offset, 6);
+    assert_int_equal(q.post.out.offset, 0);
+    assert_int_equal(bytes[0], 8);
+    assert_int_equal(bytes[6], 7);
+
+    assert_int_equal(ruccl_reduce_scatter(p.comm, &whole, &block, RUCCL_SUM), 0);
+    q = await_request(p.daemon, REQUEST_POST, 1);
+    assert_int_equal(q.post.in.region, q.post.out.region);
+    assert_int_equal(q.post.in.offset, 0);
+    assert_int_equal(q.post.out.offset, 6);
+    assert_int_equal(p.daemon->regions_opened, 1);
+    pair_stop(&p);
+}
+
+static void a_failed_or_released_work_leaves_plain_output_alone(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ .hold_posts = true });
+    uint8_t in[3] = { 1, 2, 3 }, out[3] = { 0 };
+    struct ruccl_tensor ti = bytes_tensor(in, 3), to = bytes_tensor(out, 3);
+    struct ruccl_work *failed, *released;
+    struct request q;
+
+    (void)state;
+    assert_int_equal(ruccl_all_reduce_async(p.comm, &ti, &to, RUCCL_SUM, &failed), 0);
+    assert_int_equal(ruccl_all_reduce_async(p.comm, &ti, &to, RUCCL_SUM, &released), 0);
+    ruccl_work_release(released);
+    q = await_request(p.daemon, REQUEST_POST, 0);
+    complete(p.daemon, &q, ERROR_MISMATCH, "ranks disagree");
+    q = await_request(p.daemon, REQUEST_POST, 1);
+    complete(p.daemon, &q, ERROR_NONE, "");
+    assert_int_equal(ruccl_work_wait(failed, -1), -RUCCL_MISMATCH);
+    assert_string_equal(ruccl_last_error()->text, "ranks disagree");
+    ruccl_work_release(failed);
+    assert_int_equal(ruccl_dispatch(p.conn), 0);
+    assert_int_equal(out[0], 0);
+
+    /* Their stages are free again. */
+    p.daemon->b.hold_posts = false;
+    assert_int_equal(ruccl_all_reduce(p.comm, &ti, &to, RUCCL_SUM), 0);
+    assert_int_equal(out[0], 2);
+    assert_int_equal(p.daemon->regions_opened, 4);
+    pair_stop(&p);
+}
+
+static void regions_are_used_as_they_are(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+    struct ruccl_region *region;
+    struct ruccl_tensor in, out;
+    struct request q;
+    uint8_t *data;
+
+    (void)state;
+    assert_int_equal(ruccl_alloc(p.conn, 100, &region), 0);
+    assert_int_equal(ruccl_region_bytes(region), 100);
+    data = ruccl_region_data(region);
+    data[3] = 41;
+    in = (struct ruccl_tensor){ RUCCL_U8, 0, { 0 }, region, 3, NULL };
+    out = (struct ruccl_tensor){ RUCCL_U8, 0, { 0 }, region, 5, NULL };
+    assert_int_equal(ruccl_all_reduce(p.comm, &in, &out, RUCCL_SUM), 0);
+    assert_int_equal(data[5], 42);
+    q = await_request(p.daemon, REQUEST_POST, 0);
+    assert_int_equal(q.post.in.offset, 3);
+    assert_int_equal(p.daemon->regions_opened, 1);
+    ruccl_free(region);
+    assert_int_equal(ruccl_all_reduce(p.comm, &in, &out, RUCCL_SUM), -RUCCL_INVALID_ARGUMENT);
+    assert_int_equal(p.daemon->regions_closed, 1);
+    pair_stop(&p);
+}
+
+static void register_names_the_missing_property(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    struct ruccl_region *region;
+
+    (void)state;
+    assert_int_equal(ftruncate(fd, 4096), 0);
+    assert_int_equal(ruccl_register(p.conn, fd, 4096, &region), -RUCCL_INVALID_ARGUMENT);
+    assert_non_null(strstr(ruccl_last_error()->text, "F_SEAL_SHRINK"));
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    assert_int_equal(ruccl_register(p.conn, fd, 4096, &region), -RUCCL_INVALID_ARGUMENT);
+    assert_non_null(strstr(ruccl_last_error()->text, "F_SEAL_GROW"));
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_GROW), 0);
+    assert_int_equal(ruccl_register(p.conn, fd, 4097, &region), -RUCCL_INVALID_ARGUMENT);
+    assert_int_equal(ruccl_register(p.conn, fd, 0, &region), -RUCCL_INVALID_ARGUMENT);
+    assert_int_equal(ruccl_register(p.conn, fd, 4096, &region), 0);
+    close(fd);
+    memset(ruccl_region_data(region), 1, 4096);
+    ruccl_release(region);
+    pair_stop(&p);
+}
+
+static void exchange_counts_are_checked_and_come_back(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+    uint8_t in[3] = { 1, 2, 3 }, out[5];
+    struct ruccl_tensor ti = bytes_tensor(in, 3), to = bytes_tensor(out, 5);
+    uint64_t good[NRANKS] = { 1, 0, 2, 0 }, few[NRANKS] = { 1 };
+    uint64_t negative[NRANKS] = { (uint64_t)-1, 4 }, received[NRANKS];
+
+    (void)state;
+    memset(out, 0xee, sizeof(out));
+    assert_int_equal(ruccl_all_to_all_v(p.comm, &ti, few, &to, NULL, NULL),
+                     -RUCCL_INVALID_ARGUMENT);
+    assert_int_equal(ruccl_all_to_all_v(p.comm, &ti, negative, &to, NULL, NULL),
+                     -RUCCL_INVALID_ARGUMENT);
+    assert_non_null(strstr(ruccl_last_error()->text, "negative"));
+    assert_int_equal(ruccl_all_to_all_v(p.comm, &ti, good, &to, good, received), 0);
+    assert_int_equal(received[1], 2);
+    assert_int_equal(await_request(p.daemon, REQUEST_POST, 2).post.out_rows, 5);
+    assert_int_equal(count_requests(p.daemon, REQUEST_EXPECT), 1);
+    /* The two rows that came, and no more. */
+    assert_int_equal(out[1], 3);
+    assert_int_equal(out[2], 0xee);
+    pair_stop(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(connect_says_that_no_daemon_is_there),
+        cmocka_unit_test(connect_carries_a_refusal),
+        cmocka_unit_test(connections_leave_no_descriptor_and_no_region_behind),
+        cmocka_unit_test(waiters_get_their_own_answers_in_any_order),
+        cmocka_unit_test(wait_gives_up_at_its_deadline),
+        cmocka_unit_test(a_loop_learns_of_what_others_read),
+        cmocka_unit_test(a_post_without_a_free_slot_waits_for_one),
+        cmocka_unit_test(a_flood_of_posts_does_not_lock_up_with_a_daemon_that_answers_each),
+        cmocka_unit_test(threads_number_their_calls_in_the_order_of_sending),
+        cmocka_unit_test(progress_is_this_operations_own),
+        cmocka_unit_test(a_daemons_death_wakes_every_kind_of_waiter),
+        cmocka_unit_test(a_goodbye_tells_everybody_why),
+        cmocka_unit_test(close_wakes_every_kind_of_waiter),
+        cmocka_unit_test(works_outlive_their_connection),
+        cmocka_unit_test(a_forked_child_is_told_and_the_parent_goes_on),
+        cmocka_unit_test(a_rejected_call_takes_its_number_and_is_told_to_all),
+        cmocka_unit_test(what_the_daemon_judges_is_posted_as_it_is),
+        cmocka_unit_test(a_denied_stage_is_a_rejection),
+        cmocka_unit_test(root_only_tensors_are_ignored_elsewhere),
+        cmocka_unit_test(pairs_take_no_number_and_splits_do),
+        cmocka_unit_test(budgets_wrap_and_unwrap),
+        cmocka_unit_test(plain_memory_is_copied_there_and_back),
+        cmocka_unit_test(in_place_forms_of_plain_memory_alias_in_the_stage_too),
+        cmocka_unit_test(a_failed_or_released_work_leaves_plain_output_alone),
+        cmocka_unit_test(regions_are_used_as_they_are),
+        cmocka_unit_test(register_names_the_missing_property),
+        cmocka_unit_test(exchange_counts_are_checked_and_come_back),
+    };
+
+    return cmocka_run_group_tests_name("client", tests, NULL, NULL);
+}
