@@ -1,0 +1,17 @@
+#include "daemon/device/device.h"
+
+const struct device_ops *const device_rows[] = { &device_host, NULL };
+
+struct mapping *mapping_ref(struct mapping *m)
+{
+    if (m)
+        m->refs++;
+    return m;
+}
+
+struct mapping *mapping_unref(struct mapping *m)
+{
+    if (m && --m->refs == 0)
+        m->device->ops->unmap(m);
+    return NULL;
+}

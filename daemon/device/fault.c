@@ -1,0 +1,98 @@
+#include "daemon/device/fault.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+static unsigned installed;
+static struct sigaction previous;
+static _Thread_local const struct task *volatile current;
+
+/* The fences keep the task's own accesses between the two, should the compiler see all of it. */
+void fault_enter(const struct task *task)
+{
+    current = task;
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+void fault_leave(void)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+    current = NULL;
+}
+
+bool fault_found(const struct task *task)
+{
+    for (uint32_t i = 0; i < task->nmappings; i++)
+        if (atomic_load(&task->mappings[i]->fault))
+            return true;
+    return false;
+}
+
+static struct mapping *fault_mapping(const struct task *task, uintptr_t address)
+{
+    for (uint32_t i = 0; i < task->nmappings; i++)
+        if (address - (uintptr_t)task->mappings[i]->base < task->mappings[i]->bytes)
+            return task->mappings[i];
+    return NULL;
+}
+
+/*
+ * Two threads may fault on one mapping and both replace it: what it held is lost either way.
+ * `fault` comes first, so that nobody finds the zeros and takes them for the client's bytes.
+ */
+static bool fault_repair(uintptr_t address)
+{
+    const struct task *task = current;
+    struct mapping *m = task ? fault_mapping(task, address) : NULL;
+
+    if (!m)
+        return false;
+    atomic_store(&m->fault, true);
+    return mmap(m->base, m->bytes, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
+}
+
+/* Runs in a signal handler: nothing below may take a lock or allocate. */
+static void fault_handle(int sig, siginfo_t *info, void *context)
+{
+    int err = errno;
+
+    /* a positive code comes from the kernel: somebody's kill() has no address */
+    if (info->si_code > 0 && fault_repair((uintptr_t)info->si_addr)) {
+        errno = err;
+        return;
+    }
+    if (previous.sa_flags & SA_SIGINFO)
+        previous.sa_sigaction(sig, info, context);
+    else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN)
+        previous.sa_handler(sig);
+    else
+        sigaction(sig, &previous, NULL); /* the instruction runs again and meets it */
+    errno = err;
+}
+
+int fault_install(void)
+{
+    struct sigaction action = { .sa_sigaction = fault_handle, .sa_flags = SA_SIGINFO | SA_RESTART };
+
+    if (installed == 0) {
+        sigemptyset(&action.sa_mask);
+        if (sigaction(SIGBUS, &action, &previous) < 0)
+            return -errno;
+    }
+    installed++;
+    return 0;
+}
+
+void fault_uninstall(void)
+{
+    struct sigaction now;
+
+    if (--installed > 0)
+        return;
+    /* whoever came after us may chain to us: leave theirs in place */
+    if (sigaction(SIGBUS, NULL, &now) == 0 && (now.sa_flags & SA_SIGINFO) &&
+        now.sa_sigaction == fault_handle)
+        sigaction(SIGBUS, &previous, NULL);
+}

@@ -1,0 +1,493 @@
+#include "daemon/device/host_kernels.h"
+
+#include <string.h>
+
+#include "daemon/device/host_vectors.h"
+
+/*
+ * Compiled once per instruction set, with KERNEL_ROW its name. One always-inlined fold(), stamped
+ * for every type, operator and number of sources: `type`, `op` and `n` are constants wherever they
+ * are asked below.
+ */
+#define GROUP_MIN 4u
+#define GROUP_MAX 8u   /* sources combined in registers, at most */
+#define DEPTH     11u  /* partial results over groups that may wait at once */
+#define BLOCK     512u /* elements of a partial result over groups: stays in cache */
+#define OUTLINE   static __attribute__((noinline))
+
+_Static_assert(RANKS_MAX / GROUP_MIN <= 1u << (DEPTH - 1), "a rank's partial result has a place");
+
+INLINE bool is_narrow(enum dtype_id type)
+{
+    return type == DTYPE_F16 || type == DTYPE_BF16 || type == DTYPE_F8E4M3 || type == DTYPE_F8E5M2;
+}
+
+INLINE unsigned width_of(enum dtype_id type)
+{
+    switch (type) {
+    case DTYPE_F64:
+    case DTYPE_I64:
+    case DTYPE_U64:
+        return 8;
+    case DTYPE_F16:
+    case DTYPE_BF16:
+    case DTYPE_I16:
+    case DTYPE_U16:
+        return 2;
+    case DTYPE_I8:
+    case DTYPE_U8:
+    case DTYPE_F8E4M3:
+    case DTYPE_F8E5M2:
+        return 1;
+    default:
+        return 4;
+    }
+}
+
+/* Bytes of one element in a buffer: an accumulator's where it is wide. */
+INLINE unsigned stride_of(enum dtype_id type, bool wide)
+{
+    return wide && is_narrow(type) ? 4 : width_of(type);
+}
+
+INLINE unsigned strip_of(enum dtype_id type)
+{
+    return is_narrow(type) ? 2 * LANES : 2 * VEC_BYTES / width_of(type);
+}
+
+/* How many sources one loop combines: a power of two. Sums are what training waits for. */
+INLINE unsigned group_of(enum dtype_id type, enum operator_id op)
+{
+    return op == OPERATOR_SUM && type != DTYPE_F8E4M3 && type != DTYPE_F8E5M2 ? GROUP_MAX
+                                                                              : GROUP_MIN;
+}
+
+/* ---- Memory <-> accumulators ---- */
+
+INLINE vec narrow_load(enum dtype_id type, const void *p)
+{
+    switch (type) {
+    case DTYPE_F16:
+        return f16_load(p);
+    case DTYPE_BF16:
+        return widen_u16(p) << 16;
+    case DTYPE_F8E4M3:
+        return small_decode(widen_u8(p), 4, 3, false);
+    default:
+        return small_decode(widen_u8(p), 5, 2, true);
+    }
+}
+
+INLINE void narrow_store(enum dtype_id type, void *p, vec v)
+{
+    switch (type) {
+    case DTYPE_F16:
+        f16_store(p, v);
+        break;
+    case DTYPE_F8E4M3:
+        narrow_u8(p, small_encode(v, 4, 3, false));
+        break;
+    default:
+        narrow_u8(p, small_encode(v, 5, 2, true));
+    }
+}
+
+/*
+ * `split`: the strip holds its even elements in a and its odd ones in b. For bf16 on both sides
+ * that is two cheap operations a (little-endian) vector, where widening in order takes shuffles.
+ */
+INLINE struct pair load(enum dtype_id type, bool wide, bool split, const void *from)
+{
+    const uint8_t *p = from;
+
+    if (split) {
+        vec v = *(const vec_any *)p;
+
+        return (struct pair){ v << 16, v & 0xffff0000 };
+    }
+    if (is_narrow(type) && !wide)
+        return (struct pair){ narrow_load(type, p), narrow_load(type, p + LANES * width_of(type)) };
+    return (struct pair){ *(const vec_any *)p, *(const vec_any *)(p + VEC_BYTES) };
+}
+
+INLINE void store(enum dtype_id type, bool wide, bool split, void *to, struct pair v)
+{
+    uint8_t *p = to;
+
+    if (split) {
+        struct pair r = bf16_encode_high(v);
+
+        *(vec_any *)p = (r.a >> 16) | (r.b & 0xffff0000);
+    } else if (wide || !is_narrow(type)) {
+        *(vec_any *)p = v.a;
+        *(vec_any *)(p + VEC_BYTES) = v.b;
+    } else if (type == DTYPE_BF16) {
+        struct pair r = bf16_encode_high(v);
+
+        narrow_u16(p, r.a >> 16);
+        narrow_u16(p + VEC_BYTES / 2, r.b >> 16);
+    } else {
+        narrow_store(type, p, v.a);
+        narrow_store(type, p + LANES * width_of(type), v.b);
+    }
+}
+
+/* ---- Operators ---- */
+
+/* IEEE 754-2019 minimum and maximum: a NaN on either side stays, and -0 is below +0. */
+#define FLOAT_COMBINE(T, a, b)                                                                     \
+    switch (op) {                                                                                  \
+    case OPERATOR_SUM:                                                                             \
+        return (vec)((T)a + (T)b);                                                                 \
+    case OPERATOR_PRODUCT:                                                                         \
+        return (vec)((T)a * (T)b);                                                                 \
+    case OPERATOR_MIN:                                                                             \
+        r = choose((vec)((T)a < (T)b), a, b);                                                      \
+        r = choose((vec)((T)a == (T)b), a | b, r);                                                 \
+        return choose((vec)((T)a != (T)a), a, r);                                                  \
+    default:                                                                                       \
+        r = choose((vec)((T)a > (T)b), a, b);                                                      \
+        r = choose((vec)((T)a == (T)b), a & b, r);                                                 \
+        return choose((vec)((T)a != (T)a), a, r);                                                  \
+    }
+
+INLINE vec f32_combine(enum operator_id op, vec a, vec b)
+{
+    vec r;
+
+    FLOAT_COMBINE(vec_f32, a, b)
+}
+
+INLINE vec f64_combine(enum operator_id op, vec a, vec b)
+{
+    vec r;
+
+    FLOAT_COMBINE(vec_f64, a, b)
+}
+
+/* T holds the elements as they compare, U as they wrap. */
+#define INTEGER_COMBINE(T, U, a, b)                                                                \
+    switch (op) {                                                                                  \
+    case OPERATOR_SUM:                                                                             \
+        return (vec)((U)a + (U)b);                                                                 \
+    case OPERATOR_PRODUCT:                                                                         \
+        return (vec)((U)a * (U)b);                                                                 \
+    case OPERATOR_MIN:                                                                             \
+        return choose((vec)((T)a < (T)b), a, b);                                                   \
+    case OPERATOR_MAX:                                                                             \
+        return choose((vec)((T)a > (T)b), a, b);                                                   \
+    case OPERATOR_AND:                                                                             \
+        return a & b;                                                                              \
+    case OPERATOR_OR:                                                                              \
+        return a | b;                                                                              \
+    default:                                                                                       \
+        return a ^ b;                                                                              \
+    }
+
+INLINE vec integer_combine(enum dtype_id type, enum operator_id op, vec a, vec b)
+{
+    switch (type) {
+    case DTYPE_I8:
+        INTEGER_COMBINE(vec_i8, vec_u8, a, b)
+    case DTYPE_I16:
+        INTEGER_COMBINE(vec_i16, vec_u16, a, b)
+    case DTYPE_I32:
+        INTEGER_COMBINE(vec_i32, vec_u32, a, b)
+    case DTYPE_I64:
+        INTEGER_COMBINE(vec_i64, vec_u64, a, b)
+    case DTYPE_U8:
+        INTEGER_COMBINE(vec_u8, vec_u8, a, b)
+    case DTYPE_U16:
+        INTEGER_COMBINE(vec_u16, vec_u16, a, b)
+    case DTYPE_U32:
+        INTEGER_COMBINE(vec_u32, vec_u32, a, b)
+    default:
+        INTEGER_COMBINE(vec_u64, vec_u64, a, b)
+    }
+}
+
+INLINE vec combine(enum dtype_id type, enum operator_id op, vec a, vec b)
+{
+    if (type == DTYPE_F64)
+        return f64_combine(op, a, b);
+    if (type == DTYPE_F32 || is_narrow(type))
+        return f32_combine(op, a, b);
+    return integer_combine(type, op, a, b);
+}
+
+INLINE vec divide(enum dtype_id type, vec v, uint32_t divisor)
+{
+    if (type == DTYPE_F64)
+        return (vec)((vec_f64)v / (double)divisor);
+    if (type == DTYPE_F32 || is_narrow(type))
+        return (vec)((vec_f32)v / (float)divisor);
+    return v;
+}
+
+/* ---- The loop ---- */
+
+INLINE struct pair join(enum dtype_id type, enum operator_id op, struct pair l, struct pair r)
+{
+    return (struct pair){ combine(type, op, l.a, r.a), combine(type, op, l.b, r.b) };
+}
+
+/* The canonical tree over n <= GROUP_MAX sources, at `offset` bytes of each. */
+INLINE struct pair tree(enum dtype_id type, enum operator_id op, unsigned n, bool wide, bool split,
+                        const uint8_t *const *src, uint64_t offset)
+{
+#define T1(i) load(type, wide, split, src[i] + offset)
+#define T2(i) join(type, op, T1(i), T1(i + 1))
+#define T4(i) join(type, op, T2(i), T2(i + 2))
+    switch (n) {
+    case 1:
+        return T1(0);
+    case 2:
+        return T2(0);
+    case 3:
+        return join(type, op, T2(0), T1(2));
+    case 4:
+        return T4(0);
+    case 5:
+        return join(type, op, T4(0), T1(4));
+    case 6:
+        return join(type, op, T4(0), T2(4));
+    case 7:
+        return join(type, op, T4(0), join(type, op, T2(4), T1(6)));
+    default:
+        return join(type, op, T4(0), T4(4));
+    }
+#undef T1
+#undef T2
+#undef T4
+}
+
+/* Whole strips only: the first `count` elements, count a multiple of the strip. */
+INLINE void fold(enum dtype_id type, enum operator_id op, unsigned n, bool src_wide, bool dst_wide,
+                 const struct kernel_args *args, uint64_t count)
+{
+    const unsigned from = stride_of(type, src_wide), to = stride_of(type, dst_wide);
+    const bool split = type == DTYPE_BF16 && !src_wide && !dst_wide;
+    const uint8_t *src[GROUP_MAX];
+
+    for (unsigned i = 0; i < n; i++)
+        src[i] = args->src[i];
+
+    for (uint64_t i = args->first; i < args->first + count; i += strip_of(type)) {
+        struct pair v = tree(type, op, n, src_wide, split, src, i * from);
+
+        if (op == OPERATOR_SUM && args->divisor) {
+            v.a = divide(type, v.a, args->divisor);
+            v.b = divide(type, v.b, args->divisor);
+        }
+        for (uint32_t d = 0; d < args->ndst; d++)
+            store(type, dst_wide, split, (uint8_t *)args->dst[d] + i * to, v);
+    }
+}
+
+INLINE void fold_any(enum dtype_id type, enum operator_id op, bool src_wide, bool dst_wide,
+                     const struct kernel_args *args, uint64_t count)
+{
+    switch (args->nsrc) {
+#define FOLD(n)                                                                                    \
+    case n:                                                                                        \
+        if (n <= group_of(type, op))                                                               \
+            fold(type, op, n, src_wide, dst_wide, args, count);                                    \
+        break;
+        FOLD(1)
+        FOLD(2)
+        FOLD(3)
+        FOLD(4)
+        FOLD(5)
+        FOLD(6)
+        FOLD(7)
+        FOLD(8)
+#undef FOLD
+    }
+}
+
+/* Writes `bytes` bytes of a result to every destination, at `offset`. */
+static void spread(const struct kernel_args *args, uint64_t offset, const void *result,
+                   size_t bytes)
+{
+    for (uint32_t d = 0; d < args->ndst; d++)
+        memcpy((uint8_t *)args->dst[d] + offset, result, bytes);
+}
+
+/* What is left behind the last whole strip: padded, it is one more. nsrc <= GROUP_MAX. */
+OUTLINE void reduce_tail(kernel_fn kernel, const struct kernel_args *args, unsigned from,
+                         unsigned to, unsigned strip, uint64_t done)
+{
+    uint8_t in[GROUP_MAX][2 * VEC_BYTES], out[2 * VEC_BYTES];
+    const void *src[GROUP_MAX];
+    uint64_t first = args->first + done, count = args->count - done;
+    struct kernel_args padded = *args;
+
+    for (uint32_t i = 0; i < args->nsrc; i++) {
+        memset(in[i], 0, strip * from);
+        memcpy(in[i], (const uint8_t *)args->src[i] + first * from, count * from);
+        src[i] = in[i];
+    }
+    padded.src = src;
+    padded.dst = (void *[]){ out };
+    padded.ndst = 1;
+    padded.first = 0;
+    padded.count = strip;
+    kernel(&padded);
+    spread(args, first * to, out, count * to);
+}
+
+/* The canonical tree over `n` sources from `group` on, into `block`: accumulators, not rounded. */
+static void reduce_group(kernel_fn kernel, const struct kernel_args *args, const void *const *group,
+                         uint32_t n, unsigned from, void *block)
+{
+    const void *src[GROUP_MAX];
+
+    for (uint32_t i = 0; i < n; i++)
+        src[i] = (const uint8_t *)group[i] + args->first * from;
+    kernel(&(struct kernel_args){
+        .src = src,
+        .dst = &block,
+        .nsrc = n,
+        .ndst = 1,
+        .count = args->count,
+        .src_wide = args->src_wide,
+        .dst_wide = true,
+    });
+}
+
+/* left = left op right, both blocks of accumulators */
+static void combine_blocks(kernel_fn kernel, void *left, const void *right, uint64_t count)
+{
+    kernel(&(struct kernel_args){
+        .src = (const void *[]){ left, right },
+        .dst = &left,
+        .nsrc = 2,
+        .ndst = 1,
+        .count = count,
+        .src_wide = true,
+        .dst_wide = true,
+    });
+}
+
+/*
+ * More sources than a group: the tree over groups is the tree over sources, since a split of more
+ * than `group` sources, a power of two, falls on a multiple of it. Partial results wait on a stack,
+ * one for each bit that is set in the number of groups so far: adding one carries.
+ */
+static void reduce_block(kernel_fn kernel, const struct kernel_args *args, unsigned group,
+                         unsigned from, unsigned to)
+{
+    _Alignas(64) uint8_t stack[DEPTH][BLOCK * sizeof(double)];
+    _Alignas(64) uint8_t result[BLOCK * sizeof(double)];
+    unsigned top = 0;
+
+    for (uint32_t i = 0; i < args->nsrc; i += group) {
+        reduce_group(kernel, args, args->src + i, MIN(args->nsrc - i, group), from, stack[top++]);
+        for (uint32_t carry = i / group; carry & 1; carry >>= 1, top--)
+            combine_blocks(kernel, stack[top - 2], stack[top - 1], args->count);
+    }
+    for (; top > 1; top--)
+        combine_blocks(kernel, stack[top - 2], stack[top - 1], args->count);
+
+    kernel(&(struct kernel_args){
+        .src = (const void *[]){ stack[0] },
+        .dst = (void *[]){ result },
+        .nsrc = 1,
+        .ndst = 1,
+        .count = args->count,
+        .divisor = args->divisor,
+        .src_wide = true,
+        .dst_wide = args->dst_wide,
+    });
+    spread(args, args->first * to, result, args->count * to);
+}
+
+OUTLINE void reduce_blocks(kernel_fn kernel, const struct kernel_args *args, unsigned group,
+                           unsigned from, unsigned to)
+{
+    struct kernel_args block = *args;
+
+    for (uint64_t done = 0; done < args->count; done += BLOCK) {
+        block.first = args->first + done;
+        block.count = MIN(args->count - done, BLOCK);
+        reduce_block(kernel, &block, group, from, to);
+    }
+}
+
+/* ---- The row ---- */
+
+/* A kernel: picks the loop that was stamped for these arguments. `self` is the kernel itself. */
+INLINE void reduce(enum dtype_id type, enum operator_id op, kernel_fn self,
+                   const struct kernel_args *args)
+{
+    const unsigned from = stride_of(type, args->src_wide), to = stride_of(type, args->dst_wide);
+    const uint64_t whole = args->count - args->count % strip_of(type);
+
+    if (args->nsrc > group_of(type, op)) {
+        reduce_blocks(self, args, group_of(type, op), from, to);
+        return;
+    }
+
+    if (is_narrow(type) && args->src_wide && args->dst_wide) {
+        KERNEL_ROW.reduce[DTYPE_F32][op](args);
+        return;
+    }
+    if (is_narrow(type) && args->src_wide)
+        fold_any(type, op, true, false, args, whole);
+    else if (is_narrow(type) && args->dst_wide)
+        fold_any(type, op, false, true, args, whole);
+    else
+        fold_any(type, op, false, false, args, whole);
+
+    if (whole < args->count)
+        reduce_tail(self, args, from, to, strip_of(type), whole);
+}
+
+#define KERNEL(ID, name, OP, oname)                                                                \
+    static void name##_##oname(const struct kernel_args *args)                                     \
+    {                                                                                              \
+        reduce(DTYPE_##ID, OPERATOR_##OP, name##_##oname, args);                                   \
+    }
+#define KERNELS_ORDER(ID, name)                                                                    \
+    KERNEL(ID, name, MIN, min)                                                                     \
+    KERNEL(ID, name, MAX, max)
+#define KERNELS_FLOAT(ID, name)                                                                    \
+    KERNELS_ORDER(ID, name)                                                                        \
+    KERNEL(ID, name, SUM, sum)                                                                     \
+    KERNEL(ID, name, PRODUCT, product)
+#define KERNELS_SIGNED(ID, name)   KERNELS_ORDER(ID, name)
+#define KERNELS_UNSIGNED(ID, name) KERNELS_ORDER(ID, name)
+#define KERNELS_OPAQUE(ID, name)
+#define KERNELS(ID, name, number, width, class, acc) KERNELS_##class(ID, name)
+
+DTYPE_LIST(KERNELS)
+
+/* Integers of a width wrap alike. */
+#define KERNELS_WRAP(ID, name)                                                                     \
+    KERNEL(ID, name, SUM, sum)                                                                     \
+    KERNEL(ID, name, PRODUCT, product)                                                             \
+    KERNEL(ID, name, AND, and)                                                                     \
+    KERNEL(ID, name, OR, or)                                                                       \
+    KERNEL(ID, name, XOR, xor)
+
+KERNELS_WRAP(U8, wrap1)
+KERNELS_WRAP(U16, wrap2)
+KERNELS_WRAP(U32, wrap4)
+KERNELS_WRAP(U64, wrap8)
+
+#define SLOTS_FLOAT(name, width)                                                                   \
+    [OPERATOR_SUM] = name##_sum, [OPERATOR_PRODUCT] = name##_product, [OPERATOR_MIN] = name##_min, \
+    [OPERATOR_MAX] = name##_max, [OPERATOR_MEAN] = name##_sum,
+#define SLOTS_SIGNED(name, width)                                                                  \
+    [OPERATOR_SUM] = wrap##width##_sum, [OPERATOR_PRODUCT] = wrap##width##_product,                \
+    [OPERATOR_MIN] = name##_min, [OPERATOR_MAX] = name##_max, [OPERATOR_AND] = wrap##width##_and,  \
+    [OPERATOR_OR] = wrap##width##_or, [OPERATOR_XOR] = wrap##width##_xor,
+#define SLOTS_UNSIGNED(name, width) SLOTS_SIGNED(name, width)
+#define SLOTS_OPAQUE(name, width)
+#define SLOTS(ID, name, number, width, class, acc) [number] = { SLOTS_##class(name, width) },
+
+const struct kernel_row KERNEL_ROW = {
+    .name = KERNEL_NAME,
+    .supported = KERNEL_SUPPORTED,
+    .reduce = { DTYPE_LIST(SLOTS) },
+};

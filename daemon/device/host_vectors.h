@@ -1,0 +1,232 @@
+/*
+ * Vectors as wide as the target's registers, and the float types that C has not, in their lanes.
+ * A `vec` is bits; what is in them is a cast away. Only host_kernels.c includes this, once per
+ * instruction set.
+ */
+#ifndef DAEMON_DEVICE_HOST_VECTORS_H
+#define DAEMON_DEVICE_HOST_VECTORS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define VEC_BYTES 64
+#elif defined(__AVX2__)
+#define VEC_BYTES 32
+#else
+#define VEC_BYTES 16
+#endif
+
+#define LANES  (VEC_BYTES / 4)
+#define INLINE static inline __attribute__((always_inline))
+
+typedef uint32_t vec __attribute__((vector_size(VEC_BYTES)));
+typedef vec vec_u32;
+typedef int32_t vec_i32 __attribute__((vector_size(VEC_BYTES)));
+typedef float vec_f32 __attribute__((vector_size(VEC_BYTES)));
+typedef double vec_f64 __attribute__((vector_size(VEC_BYTES)));
+typedef uint8_t vec_u8 __attribute__((vector_size(VEC_BYTES)));
+typedef int8_t vec_i8 __attribute__((vector_size(VEC_BYTES)));
+typedef uint16_t vec_u16 __attribute__((vector_size(VEC_BYTES)));
+typedef int16_t vec_i16 __attribute__((vector_size(VEC_BYTES)));
+typedef uint64_t vec_u64 __attribute__((vector_size(VEC_BYTES)));
+typedef int64_t vec_i64 __attribute__((vector_size(VEC_BYTES)));
+
+/* As many elements as a vec has 32-bit lanes. */
+typedef uint16_t half_u16 __attribute__((vector_size(VEC_BYTES / 2)));
+typedef uint8_t quarter_u8 __attribute__((vector_size(VEC_BYTES / 4)));
+
+/* In memory, at any address. */
+typedef vec vec_any __attribute__((aligned(1), may_alias));
+typedef half_u16 half_any __attribute__((aligned(1), may_alias));
+typedef quarter_u8 quarter_any __attribute__((aligned(1), may_alias));
+
+/* One strip: two vectors of accumulators. Which element is in which lane is the
+ * loader's business. */
+struct pair {
+    vec a, b;
+};
+
+INLINE vec choose(vec mask, vec yes, vec no)
+{
+    return (mask & yes) | (~mask & no);
+}
+
+/* ---- Widening and narrowing lanes: what gcc makes of __builtin_convertvector is slow ---- */
+
+INLINE vec widen_u16(const void *p)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
+#elif defined(__AVX2__)
+    return (vec)_mm256_cvtepu16_epi32(_mm_loadu_si128(p));
+#else
+    return __builtin_convertvector(*(const half_any *)p, vec);
+#endif
+}
+
+INLINE vec widen_u8(const void *p)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_cvtepu8_epi32(_mm_loadu_si128(p));
+#elif defined(__AVX2__)
+    return (vec)_mm256_cvtepu8_epi32(_mm_loadl_epi64(p));
+#else
+    return __builtin_convertvector(*(const quarter_any *)p, vec);
+#endif
+}
+
+/* The lanes' values fit. */
+INLINE void narrow_u16(void *p, vec v)
+{
+#if defined(__AVX512F__)
+    _mm256_storeu_si256(p, _mm512_cvtepi32_epi16((__m512i)v));
+#elif defined(__AVX2__)
+    __m256i twice = _mm256_packus_epi32((__m256i)v, (__m256i)v);
+
+    _mm_storeu_si128(p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(twice, 0x08)));
+#else
+    *(half_any *)p = __builtin_convertvector(v, half_u16);
+#endif
+}
+
+INLINE void narrow_u8(void *p, vec v)
+{
+#if defined(__AVX512F__)
+    _mm_storeu_si128(p, _mm512_cvtepi32_epi8((__m512i)v));
+#elif defined(__AVX2__)
+    __m256i twice = _mm256_packus_epi32((__m256i)v, (__m256i)v);
+    __m128i words = _mm256_castsi256_si128(_mm256_permute4x64_epi64(twice, 0x08));
+
+    _mm_storel_epi64(p, _mm_packus_epi16(words, words));
+#else
+    *(quarter_any *)p = __builtin_convertvector(v, quarter_u8);
+#endif
+}
+
+/* ---- Element types that have no arithmetic of their own ---- */
+
+/* Bits 31..16 are the bf16 nearest to the float, if that is a number; those below are anything. */
+INLINE vec bf16_round(vec u)
+{
+#ifdef __AVX512F__
+    __m512i v = (__m512i)u;
+    __mmask16 odd = _mm512_test_epi32_mask(v, _mm512_set1_epi32(0x10000));
+
+    v = _mm512_add_epi32(v, _mm512_set1_epi32(0x7fff));
+    return (vec)_mm512_mask_add_epi32(v, odd, v, _mm512_set1_epi32(1));
+#else
+    return u + 0x7fff + ((u >> 16) & 1);
+#endif
+}
+
+INLINE bool any_nan(struct pair v)
+{
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)v.a, (__m512)v.b, _CMP_UNORD_Q) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps(_mm256_cmp_ps((__m256)v.a, (__m256)v.b, _CMP_UNORD_Q)) != 0;
+#else
+    (void)v;
+    return true;
+#endif
+}
+
+INLINE vec bf16_keep_nan(vec u, vec rounded)
+{
+    return choose((vec)((vec_i32)(u & 0x7fffffff) > 0x7f800000), u | 0x400000, rounded);
+}
+
+/* A NaN would be rounded to infinity or beyond; one test for it serves the whole strip. */
+INLINE struct pair bf16_encode_high(struct pair v)
+{
+    struct pair r = { bf16_round(v.a), bf16_round(v.b) };
+
+    if (__builtin_expect(any_nan(v), false))
+        r = (struct pair){ bf16_keep_nan(v.a, r.a), bf16_keep_nan(v.b, r.b) };
+    return r;
+}
+
+/*
+ * A float of 1 sign bit, E exponent bits and M fraction bits with the usual bias, in the low bits
+ * of each lane. `ieee`: the highest exponent means infinity and NaN; else (e4m3) only all ones is
+ * NaN. Written for the default rounding mode, and for CPUs that may flush subnormal f32: neither
+ * decode nor encode ever needs one.
+ */
+INLINE vec small_decode(vec h, int E, int M, bool ieee)
+{
+    uint32_t rebias = (uint32_t)(128 - (1 << (E - 1))) << 23;
+    vec one = (vec){ 0 } + (1u << 23);
+    vec magnitude = (h & ((1u << (E + M)) - 1)) << (23 - M);
+    vec sign = (h >> (E + M)) << 31;
+    vec value, subnormal, special;
+
+    value = magnitude + rebias;
+    subnormal = (vec)((vec_f32)(value + one) - (vec_f32)(one + rebias));
+    value = choose((vec)((vec_i32)magnitude < 1 << 23), subnormal, value);
+    if (ieee) {
+        int infinity = ((1 << E) - 1) << 23;
+        vec quiet = (vec)((vec_i32)magnitude > infinity) & 0x400000;
+
+        special = (vec)((vec_i32)magnitude >= infinity);
+        value = choose(special, magnitude | 0x7f800000 | quiet, value);
+    } else {
+        special = (vec)(magnitude == ((1u << (E + M)) - 1) << (23 - M));
+        value = choose(special, (vec){ 0 } + 0x7fc00000, value);
+    }
+    return value | sign;
+}
+
+INLINE vec small_encode(vec u, int E, int M, bool ieee)
+{
+    int shift = 23 - M;
+    uint32_t rebias = (uint32_t)(128 - (1 << (E - 1))) << 23;
+    int smallest_normal = (int)rebias + (1 << 23);
+    int infinity = ((1 << E) - 1) << M;
+    int last = ieee ? infinity : (1 << (E + M)) - 1; /* what overflow becomes */
+    vec magic = (vec){ 0 } + (uint32_t)(smallest_normal + (shift << 23));
+    vec sign = (u >> 31) << (E + M);
+    vec magnitude = u & 0x7fffffff;
+    vec value, subnormal, nan;
+
+    /* adding a number whose last bit is the smallest subnormal rounds to it */
+    subnormal = (vec)((vec_f32)magnitude + (vec_f32)magic) - magic;
+    value = magnitude + ((1u << (shift - 1)) - 1) + ((magnitude >> shift) & 1);
+    value = (value - rebias) >> shift;
+    value = choose((vec)((vec_i32)magnitude < smallest_normal), subnormal, value);
+    value = choose((vec)((vec_i32)value > last), (vec){ 0 } + (uint32_t)last, value);
+
+    nan = (vec){ 0 } + (uint32_t)last;
+    if (ieee)
+        nan |= (1u << (M - 1)) | ((magnitude >> shift) & ((1u << M) - 1));
+    value = choose((vec)((vec_i32)magnitude > 0x7f800000), nan, value);
+    return value | sign;
+}
+
+INLINE vec f16_load(const void *p)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_cvtph_ps(_mm256_loadu_si256(p));
+#elif defined(__F16C__)
+    return (vec)_mm256_cvtph_ps(_mm_loadu_si128(p));
+#else
+    return small_decode(widen_u16(p), 5, 10, true);
+#endif
+}
+
+INLINE void f16_store(void *p, vec v)
+{
+#if defined(__AVX512F__)
+    _mm256_storeu_si256(p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__F16C__)
+    _mm_storeu_si128(p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
+#else
+    narrow_u16(p, small_encode(v, 5, 10, true));
+#endif
+}
+
+#endif
