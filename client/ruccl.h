@@ -294,6 +294,9 @@ enum ruccl_op {
 };
 
 /*
+ * An asynchronous call returns once its request is on the way. While as much work of the connection
+ * is unfinished as the daemon allows (max_in_flight, 4096 by default), the next call waits.
+ *
  * n is the elements of `in`, R the world size. A tensor that only the root uses may be NULL elsewhere.
  * In place: all_reduce, reduce, broadcast with out = in; all_gather with in = out + rank * n;
  * reduce_scatter with out = in + rank * n / R. No other overlap is allowed.
@@ -359,7 +362,8 @@ int ruccl_barrier(struct ruccl_comm comm);
 int ruccl_barrier_async(struct ruccl_comm comm, struct ruccl_work **ret);
 /*
  * Point to point, matched by (source, destination, tag) in the order of the calls; dtype and shape of
- * the pair must be equal. Several may be started together with the asynchronous forms.
+ * the pair must be equal. Several may be started together with the asynchronous forms. A budget cuts
+ * what is sent; on the receiving side it means nothing.
  */
 int ruccl_send(struct ruccl_comm comm, const struct ruccl_tensor *in, uint32_t to, uint32_t tag);
 int ruccl_send_async(struct ruccl_comm comm, const struct ruccl_tensor *in, uint32_t to,

@@ -362,9 +362,12 @@ static int check_received(struct arrival *const *arrivals, uint32_t n, uint32_t 
             error_add_rank(e, to);
             return -ERROR_UNEXPECTED_COUNTS;
         }
-        if (!add_u64(rows, count, &rows))
-            return error_set(e, ERROR_INVALID_ARGUMENT,
-                             "%s: the rows for rank %u do not add up in 64 bits", title, to);
+        if (!add_u64(rows, count, &rows)) {
+            error_set(e, ERROR_INVALID_ARGUMENT,
+                      "%s: the rows for rank %u do not add up in 64 bits", title, to);
+            error_add_rank(e, to);
+            return -ERROR_INVALID_ARGUMENT;
+        }
     }
     if (rows > a->out_rows) {
         error_set(e, ERROR_CAPACITY,

@@ -506,6 +506,11 @@ void comms_tick(struct comms *comms, uint64_t now)
     }
 }
 
+void comms_set_max(struct comms *comms, uint32_t max_comms)
+{
+    comms->config.max_comms = max_comms;
+}
+
 void comms_stop(struct comms *comms)
 {
     comms->stopping = true;

@@ -130,6 +130,9 @@ uint32_t member_rank(const struct member *m);
 uint32_t member_nranks(const struct member *m);
 uint64_t member_sequence(const struct member *m); /* of the next operation */
 
+/* Follows a change of configuration; what there is already stays. */
+void comms_set_max(struct comms *comms, uint32_t max_comms);
+
 /* From now on nothing new: ids, joins and splits are refused. */
 void comms_stop(struct comms *comms);
 /* Operations and joins that are not finished. */

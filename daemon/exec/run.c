@@ -7,6 +7,9 @@
 /* A step that touches no more than this runs at once: a wake-up costs more than the work. */
 #define SMALL_STEP_BYTES (256u * 1024)
 
+/* What issuing a step costs besides its bytes, in bytes that could have been moved meanwhile. */
+#define STEP_COST_BYTES 4096u
+
 /* Tasks of one run that the device may hold; enough to keep its workers busy. */
 #define TASKS_MAX 16u
 
@@ -386,7 +389,7 @@ static int issue_step(struct run *run, struct device *device, struct slot *s, ui
     if (t->task.small) {
         uint64_t bytes =
             t->task.count * dtype_get(t->task.dtype)->width * (t->task.nsrc + t->task.ndst) +
-            64; /* an empty step is not free either */
+            STEP_COST_BYTES;
 
         if (*allowance_bytes == 0)
             return RUN_MORE;

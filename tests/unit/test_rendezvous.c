@@ -211,6 +211,9 @@ TEST(ids_count_towards_the_quota)
     assert_int_equal(comms_id_new(w.comms, UID, w.now, w.id, &w.e), -ERROR_QUOTA);
     assert_non_null(strstr(w.e.text, "max_communicators"));
     assert_int_equal(comms_id_new(w.comms, UID + 1, w.now, w.id, NULL), 0);
+    comms_set_max(w.comms, 5);
+    new_id();
+    assert_int_equal(comms_id_new(w.comms, UID, w.now, w.id, NULL), -ERROR_QUOTA);
 }
 
 /* ---- joins */

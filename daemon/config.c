@@ -1,0 +1,572 @@
+#include "daemon/config.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ini.h>
+#include <systemd/sd-id128.h>
+
+#include "shared/socket_path.h"
+
+enum option_type {
+    TYPE_PATH,
+    TYPE_UUID,
+    TYPE_MODE,
+    TYPE_COUNT,
+    TYPE_BYTES,
+    TYPE_DURATION, /* kept in microseconds */
+    TYPE_LEVEL,
+    TYPE_TARGET,
+};
+
+struct option_row {
+    const char *section, *name;
+    enum option_type type;
+    size_t offset;
+    const char *fallback;
+    uint64_t min, max; /* numbers only */
+    bool live;         /* taken over by a reload */
+    const char *doc;
+};
+
+#define AT(field) offsetof(struct config, field)
+#define KIB       1024ull
+#define TIB       (KIB * KIB * KIB * KIB)
+#define MS        1000ull
+#define HOUR      (3600 * 1000 * MS)
+
+/* clang-format off */
+static const struct option_row rows[] = {
+    { "daemon", "socket", TYPE_PATH, AT(socket), "", 0, 0, false,
+      "The socket to listen on. Empty: $RUCCL_SOCKET, or else /run/ruccl/ruccld.sock for root and "
+      "$XDG_RUNTIME_DIR/ruccl/ruccld.sock for others." },
+    { "daemon", "socket_mode", TYPE_MODE, AT(socket_mode), "0666", 0, 0777, false,
+      "Who may connect. Whoever may still meets only communicators of their own uid." },
+    { "daemon", "node", TYPE_UUID, AT(node), "", 0, 0, false,
+      "The node's name in ids and status, a UUID. Empty: derived from /etc/machine-id, or random." },
+    { "daemon", "workers", TYPE_COUNT, AT(workers), "0", 0, 1024, false,
+      "Threads that move and reduce bytes. 0: one per CPU." },
+    { "daemon", "chunk_bytes", TYPE_BYTES, AT(chunk_bytes), "4MiB", 4 * KIB, TIB, false,
+      "Bytes of a rank's block in one chunk of a collective that has no budget." },
+    { "daemon", "drain_timeout", TYPE_DURATION, AT(drain_timeout_us), "10s", 0, HOUR, true,
+      "How long a daemon told to stop lets operations finish before it fails them." },
+    { "daemon", "id_lifetime", TYPE_DURATION, AT(id_lifetime_us), "10min", 1000 * MS, 24 * HOUR, false,
+      "How long a communicator id that nobody has joined stays good." },
+    { "daemon", "hello_timeout", TYPE_DURATION, AT(hello_timeout_us), "10s", 10 * MS, HOUR, true,
+      "How long a connection may stay silent before it has said hello." },
+
+    { "log", "log_level", TYPE_LEVEL, AT(log_level), "notice", 0, 0, true,
+      "The least important events to log: error, warning, notice, info or debug." },
+    { "log", "log_target", TYPE_TARGET, AT(log_target), "auto", 0, 0, false,
+      "auto (the journal where the service manager gives one, else stderr), stderr or journal." },
+
+    { "limits", "max_sessions", TYPE_COUNT, AT(max_sessions), "4096", 1, 1 << 20, true,
+      "Connections of one uid." },
+    { "limits", "max_strangers", TYPE_COUNT, AT(max_strangers), "256", 1, 1 << 16, true,
+      "Connections of one uid that have not said hello yet." },
+    { "limits", "max_regions", TYPE_COUNT, AT(max_regions), "65536", 1, 1 << 24, true,
+      "Memory regions registered by one uid." },
+    { "limits", "max_region_bytes", TYPE_BYTES, AT(max_region_bytes), "0", 0, 1024 * TIB, true,
+      "Bytes of all regions of one uid, whether backed by memory or not. 0: the node's memory." },
+    { "limits", "max_fds", TYPE_COUNT, AT(max_fds), "16384", 2, 1 << 20, true,
+      "File descriptors held for one uid: two per connection." },
+    { "limits", "max_communicators", TYPE_COUNT, AT(max_communicators), "4096", 1, 1 << 20, true,
+      "Communicators and unused ids made by one uid." },
+    { "limits", "max_in_flight", TYPE_COUNT, AT(max_in_flight), "4096", 1, 4096, true,
+      "Unanswered operations of one connection; connections made later follow a change." },
+};
+/* clang-format on */
+
+struct word {
+    const char *text;
+    uint64_t value;
+};
+
+static const struct word levels[] = {
+    { "error", LOG_LEVEL_ERROR }, { "warning", LOG_LEVEL_WARNING }, { "notice", LOG_LEVEL_NOTICE },
+    { "info", LOG_LEVEL_INFO },   { "debug", LOG_LEVEL_DEBUG },     { NULL, 0 },
+};
+
+static const struct word targets[] = {
+    { "auto", LOG_TARGET_AUTO },
+    { "stderr", LOG_TARGET_STDERR },
+    { "journal", LOG_TARGET_JOURNAL },
+    { NULL, 0 },
+};
+
+static const struct word byte_units[] = {
+    { "", 1 },
+    { "B", 1 },
+    { "K", KIB },
+    { "KiB", KIB },
+    { "M", KIB *KIB },
+    { "MiB", KIB *KIB },
+    { "G", KIB *KIB *KIB },
+    { "GiB", KIB *KIB *KIB },
+    { "T", TIB },
+    { "TiB", TIB },
+    { NULL, 0 },
+};
+
+static const struct word time_units[] = {
+    { "us", 1 },   { "ms", MS }, { "s", 1000 * MS }, { "min", 60 * 1000 * MS },
+    { "h", HOUR }, { NULL, 0 },
+};
+
+static const struct word no_units[] = { { "", 1 }, { NULL, 0 } };
+
+static bool find_word(const struct word *words, const char *text, uint64_t *ret)
+{
+    for (; words->text; words++)
+        if (!strcmp(words->text, text)) {
+            *ret = words->value;
+            return true;
+        }
+    return false;
+}
+
+/* Digits and a unit, with blanks between them allowed. */
+static bool parse_number(const char *text, int base, const struct word *units, uint64_t *ret)
+{
+    unsigned long long number;
+    uint64_t unit;
+    char *end;
+
+    if (*text < '0' || *text > '9')
+        return false;
+    errno = 0;
+    number = strtoull(text, &end, base);
+    if (errno)
+        return false;
+    end += strspn(end, " \t");
+    return find_word(units, end, &unit) && mul_u64(number, unit, ret);
+}
+
+static bool parse_uuid(const char *text, char *ret)
+{
+    sd_id128_t id;
+
+    if (*text && sd_id128_from_string(text, &id) < 0)
+        return false;
+    memset(ret, 0, CONFIG_NODE_BYTES);
+    if (*text)
+        sd_id128_to_uuid_string(id, ret);
+    return true;
+}
+
+static bool parse_path(const char *text, char *ret)
+{
+    if (strlen(text) >= CONFIG_PATH_BYTES)
+        return false;
+    memset(ret, 0, CONFIG_PATH_BYTES);
+    strcpy(ret, text);
+    return true;
+}
+
+/* Sets the row's field, or leaves it as it is. */
+static bool row_set(const struct option_row *row, const char *text, struct config *c)
+{
+    void *field = (char *)c + row->offset;
+    uint64_t value = 0;
+    bool ok = false;
+
+    switch (row->type) {
+    case TYPE_PATH:
+        return parse_path(text, field);
+    case TYPE_UUID:
+        return parse_uuid(text, field);
+    case TYPE_LEVEL:
+    case TYPE_TARGET:
+        ok = find_word(row->type == TYPE_LEVEL ? levels : targets, text, &value);
+        break;
+    case TYPE_MODE:
+        ok = parse_number(text, 8, no_units, &value);
+        break;
+    case TYPE_COUNT:
+        ok = parse_number(text, 10, no_units, &value);
+        break;
+    case TYPE_BYTES:
+        ok = parse_number(text, 10, byte_units, &value);
+        break;
+    case TYPE_DURATION:
+        ok = parse_number(text, 10, time_units, &value);
+        break;
+    }
+    if (ok && row->max)
+        ok = value >= row->min && value <= row->max;
+    if (ok)
+        *(uint64_t *)field = value;
+    return ok;
+}
+
+static void row_allowed(const struct option_row *row, struct text *t)
+{
+    switch (row->type) {
+    case TYPE_PATH:
+        text_add(t, "a path of at most %u bytes", CONFIG_PATH_BYTES - 1);
+        break;
+    case TYPE_UUID:
+        text_add(t, "a UUID, or nothing");
+        break;
+    case TYPE_LEVEL:
+        text_add(t, "error, warning, notice, info or debug");
+        break;
+    case TYPE_TARGET:
+        text_add(t, "auto, stderr or journal");
+        break;
+    case TYPE_MODE:
+        text_add(t, "an octal file mode from 0 to 0777");
+        break;
+    case TYPE_COUNT:
+        text_add(t, "a number from %" PRIu64 " to %" PRIu64, row->min, row->max);
+        break;
+    case TYPE_BYTES:
+        text_add(t, "bytes from %" PRIu64 " to %" PRIu64 ", with K, M, G, T, KiB, MiB, GiB or TiB",
+                 row->min, row->max);
+        break;
+    case TYPE_DURATION:
+        text_add(t, "a time from %llums to %lluh, in us, ms, s, min or h", row->min / MS,
+                 row->max / HOUR);
+        break;
+    }
+}
+
+static const struct option_row *row_find(const char *section, const char *name)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        if ((!section || !strcmp(rows[i].section, section)) && !strcmp(rows[i].name, name))
+            return &rows[i];
+    return NULL;
+}
+
+/* `where`: "--workers", or "/etc/ruccl/ruccld.conf:3: workers". */
+static int row_set_from(const struct option_row *row, const char *where, const char *text,
+                        struct config *c, struct error *e)
+{
+    struct text allowed = { 0 };
+
+    if (row_set(row, text, c))
+        return 0;
+    row_allowed(row, &allowed);
+    return error_set(e, ERROR_INVALID_ARGUMENT, "%s: '%s' is not %s", where, text, allowed.s);
+}
+
+/* One reading of a file, with what inih does not know: lines, and which keys have been there. */
+struct reading {
+    FILE *file;
+    const char *path;
+    unsigned line;
+    unsigned seen[ARRAY_SIZE(rows)]; /* the line, 0 for none */
+    struct config *config;
+    struct error *error;
+};
+
+static char *read_line(char *buffer, int size, void *stream)
+{
+    struct reading *r = stream;
+
+    if (!fgets(buffer, size, r->file))
+        return NULL;
+    r->line++;
+    if (!strchr(buffer, '\n') && !feof(r->file)) {
+        error_set(r->error, ERROR_INVALID_ARGUMENT, "%s:%u: the line has more than %d bytes",
+                  r->path, r->line, size - 2);
+        return NULL;
+    }
+    return buffer;
+}
+
+static int read_key(void *user, const char *section, const char *name, const char *value)
+{
+    struct reading *r = user;
+    const struct option_row *row = row_find(section, name);
+    struct text where = { 0 };
+
+    text_add(&where, "%s:%u: ", r->path, r->line);
+    if (!row) {
+        const struct option_row *elsewhere = row_find(NULL, name);
+
+        if (elsewhere)
+            error_set(r->error, ERROR_INVALID_ARGUMENT, "%s'%s' belongs into section [%s]", where.s,
+                      name, elsewhere->section);
+        else
+            error_set(r->error, ERROR_INVALID_ARGUMENT,
+                      "%sunknown key '%s'; ruccld --print-config lists all there are", where.s,
+                      name);
+        return 0;
+    }
+    if (r->seen[row - rows]) {
+        error_set(r->error, ERROR_INVALID_ARGUMENT, "%s'%s' was set before, in line %u", where.s,
+                  name, r->seen[row - rows]);
+        return 0;
+    }
+    r->seen[row - rows] = r->line;
+    text_add(&where, "%s", name);
+    return row_set_from(row, where.s, value, r->config, r->error) == 0;
+}
+
+static int read_file(const char *path, bool must_exist, struct config *c, struct error *e)
+{
+    struct reading r = { .path = path, .config = c, .error = e };
+    int line;
+
+    r.file = fopen(path, "re");
+    if (!r.file && errno == ENOENT && !must_exist)
+        return 0;
+    if (!r.file)
+        return error_set_errno(e, errno, path);
+
+    ini_allow_multiline = false;
+    ini_allow_bom = false;
+    line = ini_parse_stream(read_line, &r, read_key, &r);
+    if (ferror(r.file))
+        error_set_errno(e, errno, path);
+    fclose(r.file);
+    if (line && !e->code)
+        error_set(e, ERROR_INVALID_ARGUMENT, "%s:%d: neither [section], key = value nor # comment",
+                  path, line);
+    return -(int)e->code;
+}
+
+/* What an empty value stands for. */
+static int resolve(struct config *c, struct error *e)
+{
+    /* of this program only: the machine's own id is nobody's business */
+    static const sd_id128_t application =
+        SD_ID128_MAKE(5b, 1f, 0c, 62, 9e, 37, 4d, 0a, 8c, 55, 60, e1, 7a, f2, 94, 0d);
+    static sd_id128_t made_up; /* once, so that a reload finds the same */
+    sd_id128_t id;
+
+    if (!*c->socket) {
+        int r = socket_path_default(c->socket, sizeof(c->socket), e);
+
+        if (r < 0)
+            return r;
+    }
+    if (!*c->node) {
+        if (sd_id128_is_null(made_up))
+            sd_id128_randomize(&made_up);
+        if (sd_id128_get_machine_app_specific(application, &id) < 0)
+            id = made_up;
+        sd_id128_to_uuid_string(id, c->node);
+    }
+    return 0;
+}
+
+enum argument {
+    ARGUMENT_CONFIG = 256,
+    ARGUMENT_SOCKET,
+    ARGUMENT_LOG_LEVEL,
+    ARGUMENT_WORKERS,
+    ARGUMENT_SET,
+    ARGUMENT_PRINT_CONFIG,
+    ARGUMENT_VERSION,
+    ARGUMENT_HELP,
+};
+
+static const struct option arguments[] = {
+    { "config", required_argument, NULL, ARGUMENT_CONFIG },
+    { "socket", required_argument, NULL, ARGUMENT_SOCKET },
+    { "log-level", required_argument, NULL, ARGUMENT_LOG_LEVEL },
+    { "workers", required_argument, NULL, ARGUMENT_WORKERS },
+    { "set", required_argument, NULL, ARGUMENT_SET },
+    { "print-config", no_argument, NULL, ARGUMENT_PRINT_CONFIG },
+    { "version", no_argument, NULL, ARGUMENT_VERSION },
+    { "help", no_argument, NULL, ARGUMENT_HELP },
+    { NULL, 0, NULL, 0 },
+};
+
+static void print_help(FILE *out)
+{
+    fputs(
+        "Usage: ruccld [OPTION]...\n"
+        "The ruCCL daemon: executes collectives for the processes of this node.\n"
+        "\n"
+        "  --config PATH      read PATH instead of " CONFIG_FILE "\n"
+        "  --socket PATH      listen on PATH\n"
+        "  --log-level LEVEL  error, warning, notice, info or debug\n"
+        "  --workers N        threads that move bytes; 0: one per CPU\n"
+        "  --set KEY=VALUE    set any key of the configuration file\n"
+        "  --print-config     print the configuration file's keys and defaults\n"
+        "  --version          print the version\n"
+        "  --help             print this\n"
+        "\n"
+        "Signals: SIGTERM and SIGINT drain and stop, a second one stops at once; SIGHUP reads the\n"
+        "configuration again.\n",
+        out);
+}
+
+static int set_by_name(const char *assignment, struct config *c, struct error *e)
+{
+    const char *equals = strchr(assignment, '=');
+    char name[32];
+
+    if (!equals || (size_t)(equals - assignment) >= sizeof(name))
+        return error_set(e, ERROR_INVALID_ARGUMENT, "--set %s: not of the form KEY=VALUE",
+                         assignment);
+    memcpy(name, assignment, (size_t)(equals - assignment));
+    name[equals - assignment] = '\0';
+
+    const struct option_row *row = row_find(NULL, name);
+    if (!row)
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "--set %s: unknown key '%s'; ruccld --print-config lists all there are",
+                         assignment, name);
+    return row_set_from(row, name, equals + 1, c, e);
+}
+
+/* Applies one argument; which of the printing ones it is, if any, lands in *print. */
+static int apply_argument(int argument, const char *value, struct config *c, struct error *e)
+{
+    switch (argument) {
+    case ARGUMENT_SOCKET:
+        return row_set_from(row_find(NULL, "socket"), "--socket", value, c, e);
+    case ARGUMENT_LOG_LEVEL:
+        return row_set_from(row_find(NULL, "log_level"), "--log-level", value, c, e);
+    case ARGUMENT_WORKERS:
+        return row_set_from(row_find(NULL, "workers"), "--workers", value, c, e);
+    case ARGUMENT_SET:
+        return set_by_name(value, c, e);
+    default:
+        return 0;
+    }
+}
+
+static bool print_argument(int argument)
+{
+    switch (argument) {
+    case ARGUMENT_PRINT_CONFIG:
+        config_print(stdout);
+        return true;
+    case ARGUMENT_VERSION:
+        puts("ruccld " PROJECT_VERSION);
+        return true;
+    case ARGUMENT_HELP:
+        print_help(stdout);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static int next_argument(int argc, char *const *argv, struct error *e)
+{
+    int argument = getopt_long(argc, argv, ":", arguments, NULL);
+
+    if (argument == ':')
+        return error_set(e, ERROR_INVALID_ARGUMENT, "%s needs a value; see ruccld --help",
+                         argv[optind - 1]);
+    if (argument == '?')
+        return error_set(e, ERROR_INVALID_ARGUMENT, "unknown option '%s'; see ruccld --help",
+                         argv[optind - 1]);
+    if (argument < 0 && optind < argc)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "unexpected argument '%s'; see ruccld --help",
+                         argv[optind]);
+    return argument < 0 ? 0 : argument;
+}
+
+int config_parse(int argc, char *const *argv, struct config *ret, struct error *e)
+{
+    struct config c = { 0 };
+    const char *path = NULL;
+    int argument, r;
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        row_set(&rows[i], rows[i].fallback, &c);
+
+    /* twice: the file is named by an argument, and lies below all others */
+    optind = 0;
+    while ((argument = next_argument(argc, argv, e)) > 0) {
+        if (print_argument(argument))
+            return CONFIG_PRINTED;
+        if (argument == ARGUMENT_CONFIG)
+            path = optarg;
+    }
+    if (argument < 0)
+        return argument;
+
+    r = read_file(path ? path : CONFIG_FILE, path != NULL, &c, e);
+    if (r < 0)
+        return r;
+
+    optind = 0;
+    while ((argument = next_argument(argc, argv, e)) > 0) {
+        r = apply_argument(argument, optarg, &c, e);
+        if (r < 0)
+            return r;
+    }
+
+    r = resolve(&c, e);
+    if (r < 0)
+        return r;
+    *ret = c;
+    return CONFIG_RUN;
+}
+
+static size_t row_bytes(const struct option_row *row)
+{
+    return row->type == TYPE_PATH   ? CONFIG_PATH_BYTES
+           : row->type == TYPE_UUID ? CONFIG_NODE_BYTES
+                                    : sizeof(uint64_t);
+}
+
+int config_reload(int argc, char *const *argv, struct config *config, struct error *e)
+{
+    struct config fresh;
+    int r = config_parse(argc, argv, &fresh, e);
+
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        char *now = (char *)config + rows[i].offset;
+        const char *then = (const char *)&fresh + rows[i].offset;
+
+        if (!memcmp(now, then, row_bytes(&rows[i])))
+            continue;
+        if (rows[i].live)
+            memcpy(now, then, row_bytes(&rows[i]));
+        else
+            log_warning(NULL, "the new value of '%s' counts from the next start on", rows[i].name);
+    }
+    return 0;
+}
+
+/* Breaks the sentence into comment lines that inih and a terminal can hold. */
+static void print_comment(FILE *out, const char *text)
+{
+    const size_t width = 96;
+
+    while (strlen(text) > width) {
+        size_t n = width;
+
+        while (text[n] != ' ')
+            n--;
+        fprintf(out, "# %.*s\n", (int)n, text);
+        text += n + 1;
+    }
+    fprintf(out, "# %s\n", text);
+}
+
+void config_print(FILE *out)
+{
+    const char *section = "";
+
+    fputs("# ruccld's configuration. Every key is shown at its default.\n", out);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        const struct option_row *row = &rows[i];
+        struct text allowed = { 0 };
+
+        if (strcmp(section, row->section))
+            fprintf(out, "\n[%s]\n", row->section);
+        section = row->section;
+
+        row_allowed(row, &allowed);
+        fputc('\n', out);
+        print_comment(out, row->doc);
+        fprintf(out, "# Takes %s.%s\n", allowed.s, row->live ? " Follows a reload." : "");
+        fprintf(out, "#%s =%s%s\n", row->name, *row->fallback ? " " : "", row->fallback);
+    }
+}

@@ -1,0 +1,104 @@
+/* ruccld: puts the daemon together, in the order that its parts stand on each other. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "daemon/config.h"
+#include "daemon/device/host_kernels.h"
+#include "daemon/log/log.h"
+#include "daemon/server/server.h"
+#include "daemon/server/session.h"
+
+#define EXIT_USAGE 2
+
+/* The uid that files and sockets show for users who have none here. */
+static uid_t overflow_uid(void)
+{
+    unsigned uid = 65534;
+    FILE *f = fopen("/proc/sys/kernel/overflowuid", "re");
+
+    if (!f)
+        return uid;
+    if (fscanf(f, "%u", &uid) != 1)
+        uid = 65534;
+    fclose(f);
+    return uid;
+}
+
+static int serve(const struct server_parts *parts, struct error *e)
+{
+    char host[256] = "localhost";
+    struct server_parts whole = *parts;
+    const struct comms_config config = {
+        .engine = parts->engine,
+        .now = service_now,
+        .host = host,
+        .node = parts->config->node,
+        .overflow_uid = parts->overflow_uid,
+        .id_lifetime_us = parts->config->id_lifetime_us,
+        .chunk_bytes = parts->config->chunk_bytes,
+        .max_comms = (uint32_t)parts->config->max_communicators,
+    };
+    int r;
+
+    gethostname(host, sizeof(host) - 1);
+    r = comms_new(&config, &session_events, &whole.comms);
+    if (r < 0)
+        return error_set_errno(e, -r, "making the communicators' table");
+    r = server_run(&whole, e);
+    if (r == -ERROR_ABORTED)
+        return r;
+    comms_free(whole.comms);
+    return r;
+}
+
+/* Order matters: sessions end before comms, comms before the engine, the engine before the device.
+ */
+static int run(struct config *config, int argc, char **argv, struct error *e)
+{
+    struct server_parts parts = {
+        .config = config,
+        .argc = argc,
+        .argv = argv,
+        .kernels = kernel_row_best()->name,
+        .overflow_uid = overflow_uid(),
+    };
+    int r = device_host.open((unsigned)config->workers, &parts.device, e);
+
+    if (r < 0)
+        return r;
+    r = engine_new(parts.device, &parts.engine);
+    if (r < 0) {
+        parts.device->ops->close(parts.device);
+        return error_set_errno(e, -r, "making the engine");
+    }
+    r = serve(&parts, e);
+    if (r == -ERROR_ABORTED)
+        return r;
+    engine_free(parts.engine);
+    parts.device->ops->close(parts.device);
+    return r;
+}
+
+int main(int argc, char **argv)
+{
+    struct config config;
+    struct error e = { 0 };
+    int r = config_parse(argc, argv, &config, &e);
+
+    if (r < 0) {
+        fprintf(stderr, "ruccld: %s\n", e.text);
+        return EXIT_USAGE;
+    }
+    if (r == CONFIG_PRINTED)
+        return EXIT_SUCCESS;
+
+    log_open((enum log_target)config.log_target, (enum log_level)config.log_level);
+    r = run(&config, argc, argv, &e);
+    if (r == 0)
+        return EXIT_SUCCESS;
+    log_error(NULL, "%s", e.text);
+    if (r == -ERROR_ABORTED) /* threads may be using what an orderly exit would tear down */
+        _exit(EXIT_FAILURE);
+    return EXIT_FAILURE;
+}

@@ -1,0 +1,248 @@
+#include "daemon/server/session_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+#define FDS_PER_SESSION 2u /* socket and pidfd */
+
+/* ---- hello ---- */
+
+/* The pid that a pidfd stands for: 0 if it cannot be seen from here, -1 if it is dead. */
+static int pidfd_pid(int fd, pid_t *ret)
+{
+    char path[64], line[128];
+    FILE *info;
+    int r = -EBADF;
+
+    snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+    info = fopen(path, "re");
+    if (!info)
+        return -errno;
+    while (r < 0 && fgets(line, sizeof(line), info))
+        if (sscanf(line, "Pid: %d", ret) == 1)
+            r = 0;
+    fclose(info);
+    return r;
+}
+
+/* The client's own process and no other: a pidfd of a stranger would let that one's death count. */
+static int hello_take_pidfd(struct session *s, struct packet *p)
+{
+    int fd = packet_take_fd(p, 0);
+    pid_t pid;
+    int r = pidfd_pid(fd, &pid);
+
+    if (r < 0)
+        r = session_refuse(s, "the descriptor in hello is no pidfd");
+    else if (pid > 0 && s->pid > 0 && pid != s->pid)
+        r = session_refuse(s, "the pidfd in hello is of pid %d, but pid %d connected", pid, s->pid);
+    else
+        r = session_watch_process(s, fd);
+    if (s->pidfd != fd)
+        close(fd);
+    return r;
+}
+
+/*
+ * Memory that we write and the client only reads: the seal keeps it from mapping the memory for
+ * writing, however it gets hold of a descriptor. *ret_fd is the client's.
+ */
+static int hello_make_cells(struct session *s, int *ret_fd)
+{
+    size_t bytes = s->nslots * sizeof(struct progress_cell);
+    char path[64];
+    void *cells;
+    int fd, reader;
+
+    fd = memfd_create("ruccl-progress", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return -errno;
+    cells = ftruncate(fd, (off_t)bytes) < 0
+                ? MAP_FAILED
+                : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (cells == MAP_FAILED ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) <
+            0) {
+        int r = -errno;
+
+        if (cells != MAP_FAILED)
+            munmap(cells, bytes);
+        close(fd);
+        return r;
+    }
+
+    /* without /proc the seals alone have to do */
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    reader = open(path, O_RDONLY | O_CLOEXEC);
+    if (reader >= 0) {
+        close(fd);
+        fd = reader;
+    }
+    s->cells = cells;
+    *ret_fd = fd;
+    return 0;
+}
+
+/* From stranger to served: whatever is taken here, session_undo_hello() gives back. */
+static int hello_charge(struct session *s, struct error *e)
+{
+    struct quotas *q = &s->service->quotas;
+    int r = quota_charge(q, s->uid, QUOTA_SESSIONS, 1, e);
+
+    if (r < 0)
+        return r;
+    r = quota_charge(q, s->uid, QUOTA_FDS, FDS_PER_SESSION, e);
+    if (r < 0) {
+        quota_release(q, s->uid, QUOTA_SESSIONS, 1);
+        return r;
+    }
+    s->slots = calloc(s->nslots, sizeof(*s->slots));
+    if (!s->slots) {
+        quota_release(q, s->uid, QUOTA_SESSIONS, 1);
+        quota_release(q, s->uid, QUOTA_FDS, FDS_PER_SESSION);
+        return error_set(e, ERROR_NO_MEMORY, "out of memory");
+    }
+    return 0;
+}
+
+void session_undo_hello(struct session *s)
+{
+    if (!s->slots)
+        return;
+    quota_release(&s->service->quotas, s->uid, QUOTA_SESSIONS, 1);
+    quota_release(&s->service->quotas, s->uid, QUOTA_FDS, FDS_PER_SESSION);
+    free(s->slots);
+    s->slots = NULL;
+    if (s->cells)
+        munmap(s->cells, s->nslots * sizeof(struct progress_cell));
+    s->cells = NULL;
+}
+
+static void hello_welcome(struct session *s, uint64_t serial, int cells)
+{
+    struct reply welcome = { .kind = REPLY_WELCOME, .serial = serial };
+
+    welcome.welcome.version = CODEC_VERSION_MAX;
+    welcome.welcome.daemon_version = PROJECT_VERSION;
+    welcome.welcome.node = s->service->config->node;
+    welcome.welcome.session = s->number;
+    welcome.welcome.slots = s->nslots;
+    session_reply(s, &welcome, cells);
+}
+
+static void session_hello(struct session *s, const struct request *r, struct packet *p)
+{
+    struct log_context log = { .uid = &s->uid, .pid = s->pid };
+    struct error e = { 0 };
+    int cells = -1, error = 0;
+
+    if (r->hello.version_max < CODEC_VERSION_MIN || r->hello.version_min > CODEC_VERSION_MAX)
+        error_set(
+            &e, ERROR_VERSION,
+            "the client speaks protocol versions %u to %u, the daemon (ruccld " PROJECT_VERSION
+            ") %u to %u; use a libruccl and a ruccld of one release",
+            r->hello.version_min, r->hello.version_max, CODEC_VERSION_MIN, CODEC_VERSION_MAX);
+    else if (hello_charge(s, &e) == 0) {
+        error = hello_take_pidfd(s, p);
+        if (s->state >= SESSION_DOOMED)
+            return;
+        if (error == 0)
+            error = hello_make_cells(s, &cells);
+        if (error < 0)
+            error_set_errno(&e, -error, "hello");
+    }
+    if (e.code) {
+        session_reply_done(s, r->serial, &e);
+        session_dismiss(s, &e);
+        return;
+    }
+
+    snprintf(s->name, sizeof(s->name), "%s", r->hello.name);
+    quota_release(&s->service->quotas, s->uid, QUOTA_STRANGERS, 1);
+    s->service->nsessions++;
+    s->state = SESSION_SERVED;
+    s->deadline = TIME_NEVER;
+    log_info(&log, "session %lu: '%s', pid %d, uid %u", (unsigned long)s->number, s->name, s->pid,
+             s->uid);
+    hello_welcome(s, r->serial, cells);
+    close(cells);
+}
+
+/* ---- ids ---- */
+
+static void session_id_new(struct session *s, const struct request *r, struct packet *p)
+{
+    struct error e = { 0 };
+    char id[COMM_ID_BYTES];
+
+    (void)p;
+    if (comms_id_new(s->service->comms, s->uid, service_now(), id, &e) < 0) {
+        session_reply_done(s, r->serial, &e);
+    } else {
+        struct reply reply = { .kind = REPLY_ID, .serial = r->serial, .id = id };
+
+        session_reply(s, &reply, -1);
+    }
+}
+
+static void session_id_drop(struct session *s, const struct request *r, struct packet *p)
+{
+    struct error e = { 0 };
+
+    (void)p;
+    comms_id_drop(s->service->comms, s->uid, r->id_drop.id, &e);
+    session_reply_done(s, r->serial, &e);
+}
+
+/* ---- dispatch ---- */
+
+struct request_row {
+    const char *name;
+    uint32_t nfds;
+    enum session_state state; /* the one it may come in */
+    void (*handle)(struct session *s, const struct request *r, struct packet *p);
+};
+
+static const struct request_row rows[] = {
+    [REQUEST_HELLO] = { "hello", 1, SESSION_STRANGER, session_hello },
+    [REQUEST_REGION_OPEN] = { "region_open", 1, SESSION_SERVED, session_region_open },
+    [REQUEST_REGION_CLOSE] = { "region_close", 0, SESSION_SERVED, session_region_close },
+    [REQUEST_ID_NEW] = { "id_new", 0, SESSION_SERVED, session_id_new },
+    [REQUEST_ID_DROP] = { "id_drop", 0, SESSION_SERVED, session_id_drop },
+    [REQUEST_JOIN] = { "join", 0, SESSION_SERVED, session_join },
+    [REQUEST_LEAVE] = { "leave", 0, SESSION_SERVED, session_leave },
+    [REQUEST_ABORT] = { "abort", 0, SESSION_SERVED, session_abort },
+    [REQUEST_EXPECT] = { "expect", 0, SESSION_SERVED, session_expect },
+    [REQUEST_POST] = { "post", 0, SESSION_SERVED, session_post },
+    [REQUEST_STATUS] = { "status", 0, SESSION_SERVED, session_status },
+};
+
+void session_handle(struct session *s, struct packet *p)
+{
+    struct error e = { 0 };
+    const struct request_row *row;
+    struct request r;
+
+    if (codec_decode_request(s->service->codec, p->bytes, p->len, &r, &e) < 0) {
+        session_refuse(s, "%s", e.text);
+        return;
+    }
+    row = &rows[r.kind];
+    if (row->state != s->state)
+        session_refuse(s, s->state == SESSION_STRANGER ? "%s came before hello" : "a second %s",
+                       row->name);
+    else if (row->nfds != p->nfds)
+        session_refuse(s, "%s came with %u file descriptors instead of %u", row->name, p->nfds,
+                       row->nfds);
+    else
+        row->handle(s, &r, p);
+}

@@ -1,0 +1,41 @@
+/*
+ * What the sessions share: everything behind the sockets, and the sessions themselves. The server
+ * makes it and owns it; it does nothing by itself.
+ */
+#ifndef DAEMON_SERVER_SERVICE_H
+#define DAEMON_SERVER_SERVICE_H
+
+#include <uv.h>
+
+#include "daemon/comm/comm.h"
+#include "daemon/config.h"
+#include "daemon/server/quota.h"
+#include "proto/packet.h"
+
+struct service {
+    uv_loop_t *loop;
+    struct config *config;
+    struct comms *comms;
+    struct device *device;
+    const char *kernels; /* what the device computes with, for people */
+    const char *state;   /* "serving", "draining"; for people */
+    uid_t overflow_uid;  /* whoever has it is nobody in particular */
+    uint64_t started_us;
+
+    struct codec *codec;
+    struct packet in;              /* the datagram being handled */
+    uint8_t out[PACKET_BYTES_MAX]; /* the reply being sent */
+
+    struct quotas quotas;
+    struct list sessions; // struct session::link, in the order they came
+    struct list doomed;   // struct session::doomed_link: to be ended by sessions_turn()
+    uint32_t nsessions;   /* that have said hello */
+    uint64_t next_session;
+};
+
+static inline uint64_t service_now(void)
+{
+    return uv_hrtime() / 1000;
+}
+
+#endif

@@ -1,0 +1,25 @@
+/*
+ * Sessions: one connected client, its regions and memberships, and what its death undoes. Loop
+ * thread only.
+ *
+ * A session never ends inside a call: it is doomed there, and ended by the next sessions_turn(),
+ * which is never called from within comm. What it is told in between is dropped.
+ */
+#ifndef DAEMON_SERVER_SESSION_H
+#define DAEMON_SERVER_SESSION_H
+
+#include "daemon/server/service.h"
+
+/* The answers of comm, for comms_new(): every owner there is a session. */
+extern const struct comm_events session_events;
+
+/* A new connection; takes the socket, also on failure. Whom it refuses it tells. */
+void session_open(struct service *service, int socket);
+
+/* Ends what is doomed or overdue. Return: when the next session is overdue; TIME_NEVER if none. */
+uint64_t sessions_turn(struct service *service, uint64_t now);
+
+/* Dooms every session, with `cause` in its goodbye. */
+void sessions_doom_all(struct service *service, const struct error *cause);
+
+#endif

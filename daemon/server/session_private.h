@@ -1,0 +1,123 @@
+/* The inside of a session, for session.c, requests.c, regions.c, members.c and status.c alone. */
+#ifndef DAEMON_SERVER_SESSION_PRIVATE_H
+#define DAEMON_SERVER_SESSION_PRIVATE_H
+
+#include "daemon/server/session.h"
+
+enum session_state {
+    SESSION_STRANGER, /* has not said hello; may do nothing else */
+    SESSION_SERVED,
+    SESSION_DOOMED, /* neither reads nor is told anything; on service::doomed */
+    SESSION_ENDED,  /* holds nothing any more; waits for libuv to let go of its handles */
+};
+
+/* A post's place: its progress cell, and what its answer needs. */
+struct slot {
+    bool used;
+    uint64_t serial;
+    struct membership *child; /* split: the membership to be; NULL: none */
+};
+
+enum membership_state {
+    MEMBERSHIP_RESERVED, /* the child of a split that is not done; no member yet */
+    MEMBERSHIP_JOINING,
+    MEMBERSHIP_READY,
+    MEMBERSHIP_BROKEN, /* joining failed: can only leave */
+    MEMBERSHIP_LEAVING,
+};
+
+struct membership {
+    struct list link; // session::all_memberships
+    uint32_t number;  /* the client's */
+    enum membership_state state;
+    struct member *member;
+    bool join_owed; /* the join has not been answered */
+    uint64_t join_serial, leave_serial;
+    uint64_t *expected; /* for the next all_to_all_v */
+    uint32_t nexpected;
+};
+
+struct session {
+    struct service *service;
+    struct list link;        // service::sessions
+    struct list doomed_link; // service::doomed
+    enum session_state state;
+    uint64_t number;
+    uid_t uid;
+    pid_t pid;
+    char name[CODEC_NAME_MAX + 1];
+
+    int socket, pidfd;
+    uv_poll_t socket_poll, pidfd_poll;
+    unsigned open_handles;
+    int polled;        /* libuv events asked for on the socket */
+    bool hung_up;      /* the socket is at its end; the pidfd may still say why */
+    uint64_t deadline; /* of the hello, or of waiting for the pidfd */
+
+    const char *why;       /* DOOMED: for the other members, "died" */
+    struct error farewell; /* DOOMED: for the client; code ERROR_NONE: nothing to say */
+
+    struct list outgoing; /* struct outgoing */
+    uint32_t noutgoing;
+    size_t outgoing_bytes;
+
+    struct progress_cell *cells;
+    struct slot *slots;
+    uint32_t nslots;
+    uint32_t in_flight; /* posts and joins that are not answered */
+
+    struct map regions;  /* the client's number -> struct region */
+    struct map memories; /* inode -> struct memory */
+    uint64_t region_bytes;
+
+    struct list all_memberships;
+    struct map memberships;     /* the client's number -> struct membership */
+    struct map members;         /* struct member -> struct membership */
+    struct membership *joining; /* whose comms_join() is running */
+};
+
+/* session.c */
+
+void session_doom(struct session *s, const char *why);
+/* Dooms it for breaking the protocol. Always returns -ERROR_PROTOCOL. */
+int session_refuse(struct session *s, const char *format, ...) _printf_(2, 3);
+/* Dooms it, and tells the client why. */
+void session_dismiss(struct session *s, const struct error *cause);
+
+/* Sends a reply, with `fd` if that is not -1; queues both where the socket has no room. Return: 0,
+ * or -EMSGSIZE with nothing done. What else goes wrong dooms the session. */
+int session_reply(struct session *s, const struct reply *reply, int fd);
+/* Answers with the outcome: `e` with code ERROR_NONE is success. */
+void session_reply_done(struct session *s, uint64_t serial, const struct error *e);
+
+/* Watches the process, so that its death ends the session. Takes the pidfd, on success. */
+int session_watch_process(struct session *s, int pidfd);
+
+/* requests.c */
+
+/* Handles one datagram; its fds that are still there are the caller's to close. */
+void session_handle(struct session *s, struct packet *p);
+/* Releases what hello took. */
+void session_undo_hello(struct session *s);
+
+/* regions.c */
+
+void session_region_open(struct session *s, const struct request *r, struct packet *p);
+void session_region_close(struct session *s, const struct request *r, struct packet *p);
+struct mapping *session_find_region(const struct session *s, uint32_t number); /* NULL: none */
+void session_undo_regions(struct session *s);
+
+/* members.c */
+
+void session_join(struct session *s, const struct request *r, struct packet *p);
+void session_leave(struct session *s, const struct request *r, struct packet *p);
+void session_abort(struct session *s, const struct request *r, struct packet *p);
+void session_expect(struct session *s, const struct request *r, struct packet *p);
+void session_post(struct session *s, const struct request *r, struct packet *p);
+void session_undo_members(struct session *s);
+
+/* status.c */
+
+void session_status(struct session *s, const struct request *r, struct packet *p);
+
+#endif

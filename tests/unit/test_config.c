@@ -1,0 +1,280 @@
+/* The daemon's configuration: what is taken, what is refused, and that the manual is the table. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "daemon/config.h"
+
+static char path[] = "/tmp/ruccl-test-config-XXXXXX";
+
+static int make_file(void **state)
+{
+    int fd = mkstemp(path);
+
+    (void)state;
+    unsetenv("RUCCL_SOCKET");
+    setenv("RUCCL_SOCKET", "/tmp/default.sock", 1);
+    return fd < 0 ? -1 : close(fd);
+}
+
+static int remove_file(void **state)
+{
+    (void)state;
+    return unlink(path);
+}
+
+static void write_file(const char *text)
+{
+    FILE *f = fopen(path, "we");
+
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* Parses the file, with one more argument where that is not NULL. */
+static int parse(const char *argument, struct config *ret, struct error *e)
+{
+    char *argv[] = { "ruccld", "--config", path, (char *)argument, NULL };
+
+    memset(e, 0, sizeof(*e));
+    return config_parse(argument ? 4 : 3, argv, ret, e);
+}
+
+static void refused(const char *text, const char *where, const char *why)
+{
+    struct config c;
+    struct error e;
+
+    write_file(text);
+    assert_int_equal(parse(NULL, &c, &e), -ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(e.text, path));
+    if (!strstr(e.text, where) || !strstr(e.text, why))
+        fail_msg("'%s' names neither '%s' nor '%s'", e.text, where, why);
+}
+
+static void an_empty_file_gives_the_defaults(void **state)
+{
+    struct config c;
+    struct error e;
+
+    (void)state;
+    write_file("");
+    assert_int_equal(parse(NULL, &c, &e), CONFIG_RUN);
+    assert_string_equal(c.socket, "/tmp/default.sock");
+    assert_int_equal(c.socket_mode, 0666);
+    assert_int_equal(strlen(c.node), 36);
+    assert_int_equal(c.workers, 0);
+    assert_int_equal(c.chunk_bytes, 4 << 20);
+    assert_int_equal(c.drain_timeout_us, 10000000);
+    assert_int_equal(c.id_lifetime_us, 600000000);
+    assert_int_equal(c.log_level, LOG_LEVEL_NOTICE);
+    assert_int_equal(c.log_target, LOG_TARGET_AUTO);
+    assert_int_equal(c.max_in_flight, 4096);
+}
+
+static void the_printed_file_gives_the_defaults_when_uncommented(void **state)
+{
+    struct config defaults, printed;
+    struct error e;
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+
+    (void)state;
+    config_print(f);
+    fclose(f);
+    for (char *s = text; s; s = strchr(s + 1, '\n'))
+        if (s[0] == '\n' && s[1] == '#' && s[2] != ' ')
+            s[1] = ' ';
+    write_file("");
+    assert_int_equal(parse(NULL, &defaults, &e), CONFIG_RUN);
+    write_file(text);
+    assert_int_equal(parse(NULL, &printed, &e), CONFIG_RUN);
+    assert_memory_equal(&defaults, &printed, sizeof(defaults));
+    free(text);
+}
+
+static void every_key_that_is_printed_is_seen(void **state)
+{
+    struct error e;
+    struct config c;
+    char *text = NULL, name[32];
+    size_t size;
+    unsigned keys = 0;
+    FILE *f = open_memstream(&text, &size);
+
+    (void)state;
+    config_print(f);
+    fclose(f);
+    write_file("");
+    for (char *s = text; s; s = strchr(s + 1, '\n')) {
+        char argument[64];
+
+        if (sscanf(s, "\n#%31[a-z_] =", name) != 1)
+            continue;
+        keys++;
+        snprintf(argument, sizeof(argument), "--set=%s=!", name);
+        if (!strcmp(name, "socket"))
+            assert_int_equal(parse(argument, &c, &e), CONFIG_RUN);
+        else
+            assert_int_equal(parse(argument, &c, &e), -ERROR_INVALID_ARGUMENT);
+    }
+    assert_true(keys >= 17);
+    free(text);
+}
+
+static void values_come_with_their_units(void **state)
+{
+    struct config c;
+    struct error e;
+
+    (void)state;
+    write_file("[daemon]\nchunk_bytes = 64KiB\ndrain_timeout = 250 ms ; short\nsocket_mode=0600\n"
+               "socket = /tmp/x.sock\nnode = 0123456789abcdef0123456789abcdef\n"
+               "[limits]\nmax_region_bytes = 3G\nmax_sessions = 7\n"
+               "[log]\nlog_level = debug\nlog_target = stderr\n");
+    assert_int_equal(parse(NULL, &c, &e), CONFIG_RUN);
+    assert_int_equal(c.chunk_bytes, 65536);
+    assert_int_equal(c.drain_timeout_us, 250000);
+    assert_int_equal(c.socket_mode, 0600);
+    assert_string_equal(c.socket, "/tmp/x.sock");
+    assert_string_equal(c.node, "01234567-89ab-cdef-0123-456789abcdef");
+    assert_int_equal(c.max_region_bytes, 3ull << 30);
+    assert_int_equal(c.max_sessions, 7);
+    assert_int_equal(c.log_level, LOG_LEVEL_DEBUG);
+    assert_int_equal(c.log_target, LOG_TARGET_STDERR);
+}
+
+static void the_command_line_lies_above_the_file(void **state)
+{
+    struct config c;
+    struct error e;
+
+    (void)state;
+    write_file("[daemon]\nsocket = /tmp/file.sock\nworkers = 3\n[log]\nlog_level = error\n");
+    assert_int_equal(parse("--socket=/tmp/line.sock", &c, &e), CONFIG_RUN);
+    assert_string_equal(c.socket, "/tmp/line.sock");
+    assert_int_equal(c.workers, 3);
+    assert_int_equal(parse("--workers=5", &c, &e), CONFIG_RUN);
+    assert_int_equal(c.workers, 5);
+    assert_int_equal(parse("--log-level=info", &c, &e), CONFIG_RUN);
+    assert_int_equal(c.log_level, LOG_LEVEL_INFO);
+    assert_int_equal(parse("--set=max_regions=9", &c, &e), CONFIG_RUN);
+    assert_int_equal(c.max_regions, 9);
+}
+
+static void bad_values_are_named_with_what_is_allowed(void **state)
+{
+    (void)state;
+    refused("[daemon]\n\nworkers = many\n", ":3: workers", "a number from 0 to 1024");
+    refused("[daemon]\nworkers = 1025\n", ":2: workers", "a number from 0 to 1024");
+    refused("[daemon]\nworkers = -1\n", ":2: workers", "'-1'");
+    refused("[daemon]\nworkers = 99999999999999999999999\n", ":2: workers", "from 0 to 1024");
+    refused("[daemon]\nworkers =\n", ":2: workers", "''");
+    refused("[daemon]\nchunk_bytes = 4MB\n", ":2: chunk_bytes", "MiB");
+    refused("[daemon]\nchunk_bytes = 99999999999T\n", ":2: chunk_bytes", "bytes from");
+    refused("[daemon]\ndrain_timeout = 10\n", ":2: drain_timeout", "in us, ms, s, min or h");
+    refused("[daemon]\nsocket_mode = 0888\n", ":2: socket_mode", "octal");
+    refused("[daemon]\nnode = here\n", ":2: node", "a UUID");
+    refused("[log]\nlog_level = loud\n", ":2: log_level", "warning, notice");
+    refused("[log]\nlog_target = syslog\n", ":2: log_target", "auto, stderr or journal");
+    refused("[limits]\nmax_in_flight = 4097\n", ":2: max_in_flight", "from 1 to 4096");
+}
+
+static void keys_that_are_wrong_are_named(void **state)
+{
+    (void)state;
+    refused("[daemon]\nworker = 1\n", ":2: ", "unknown key 'worker'");
+    refused("[log]\nworkers = 1\n", ":2: ", "belongs into section [daemon]");
+    refused("workers = 1\n", ":1: ", "belongs into section [daemon]");
+    refused("[daemon]\nworkers = 1\n#\nworkers = 1\n", ":4: ", "was set before, in line 2");
+    refused("[daemon]\nworkers\n", ":2: ", "neither");
+    refused("[daemon\n", ":1: ", "neither");
+}
+
+static void a_line_that_is_too_long_is_refused_not_cut(void **state)
+{
+    char text[400] = "[daemon]\nsocket = ";
+
+    (void)state;
+    memset(text + strlen(text), 'x', 250);
+    refused(text, ":2: ", "the line has more than");
+    snprintf(text, sizeof(text), "[daemon]\nsocket = /%0110d\n", 1);
+    refused(text, ":2: socket", "at most 107 bytes");
+}
+
+static void a_named_file_must_exist(void **state)
+{
+    char *argv[] = { "ruccld", "--config", "/tmp/ruccl-no-such-file", NULL };
+    struct config c;
+    struct error e = { 0 };
+
+    (void)state;
+    assert_int_equal(config_parse(3, argv, &c, &e), -ERROR_SYSTEM);
+    assert_non_null(strstr(e.text, "/tmp/ruccl-no-such-file"));
+}
+
+static void arguments_that_are_wrong_are_named(void **state)
+{
+    static const char *const bad[] = { "--sock", "--set=x", "--set=no_such=1", "--workers=x",
+                                       "extra",  "--bogus", "--config" };
+    static const char *const named[] = { "",      "KEY=VALUE", "no_such",      "--workers",
+                                         "extra", "--bogus",   "needs a value" };
+    struct config c;
+    struct error e;
+
+    (void)state;
+    write_file("");
+    for (size_t i = 1; i < ARRAY_SIZE(bad); i++) {
+        assert_int_equal(parse(bad[i], &c, &e), -ERROR_INVALID_ARGUMENT);
+        assert_non_null(strstr(e.text, named[i]));
+    }
+}
+
+static void a_reload_takes_what_may_change_and_keeps_the_rest(void **state)
+{
+    char *argv[] = { "ruccld", "--config", path, NULL };
+    struct config c;
+    struct error e;
+
+    (void)state;
+    log_open(LOG_TARGET_STDERR, LOG_LEVEL_ERROR);
+    write_file("");
+    assert_int_equal(parse(NULL, &c, &e), CONFIG_RUN);
+    write_file("[daemon]\nworkers = 3\nsocket = /tmp/other\n[limits]\nmax_sessions = 5\n");
+    assert_int_equal(config_reload(3, argv, &c, &e), 0);
+    assert_int_equal(c.max_sessions, 5);
+    assert_int_equal(c.workers, 0);
+    assert_string_equal(c.socket, "/tmp/default.sock");
+
+    write_file("[limits]\nmax_sessions = 6\nmax_regions = none\n");
+    assert_true(config_reload(3, argv, &c, &e) < 0);
+    assert_int_equal(c.max_sessions, 5);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_empty_file_gives_the_defaults),
+        cmocka_unit_test(the_printed_file_gives_the_defaults_when_uncommented),
+        cmocka_unit_test(every_key_that_is_printed_is_seen),
+        cmocka_unit_test(values_come_with_their_units),
+        cmocka_unit_test(the_command_line_lies_above_the_file),
+        cmocka_unit_test(bad_values_are_named_with_what_is_allowed),
+        cmocka_unit_test(keys_that_are_wrong_are_named),
+        cmocka_unit_test(a_line_that_is_too_long_is_refused_not_cut),
+        cmocka_unit_test(a_named_file_must_exist),
+        cmocka_unit_test(arguments_that_are_wrong_are_named),
+        cmocka_unit_test(a_reload_takes_what_may_change_and_keeps_the_rest),
+    };
+
+    return cmocka_run_group_tests(tests, make_file, remove_file);
+}
