@@ -1,0 +1,213 @@
+#include "tests/end_to_end/raw.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define REPLY_LIMIT_MS 10000
+
+void raw_connect(struct raw *c, const char *path)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+
+    memset(c, 0, sizeof(*c));
+    c->cells = -1;
+    assert_int_equal(codec_new(&c->codec), 0);
+    c->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_true(c->socket >= 0);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+    if (connect(c->socket, (struct sockaddr *)&address, sizeof(address)) < 0)
+        fail_msg("connect: %s", strerror(errno));
+}
+
+void raw_close(struct raw *c)
+{
+    close(c->socket);
+    if (c->cells >= 0)
+        close(c->cells);
+    packet_close_fds(&c->in);
+    c->codec = codec_free(c->codec);
+}
+
+void raw_open(struct raw *c, const char *path)
+{
+    int pidfd = raw_pidfd(getpid());
+
+    raw_connect(c, path);
+    raw_hello(c, CODEC_VERSION_MIN, CODEC_VERSION_MAX, pidfd);
+    close(pidfd);
+    raw_expect(c, REPLY_WELCOME);
+    c->slots = c->reply.welcome.slots;
+    c->cells = packet_take_fd(&c->in, 0);
+    assert_true(c->cells >= 0);
+}
+
+uint64_t raw_send(struct raw *c, struct request *r, int fd)
+{
+    static uint8_t bytes[PACKET_BYTES_MAX];
+    int len;
+
+    r->serial = ++c->serial;
+    len = codec_encode_request(r, bytes);
+    assert_true(len > 0);
+    /* a daemon that has hung up is found out by receiving */
+    if (packet_send(c->socket, bytes, (uint32_t)len, fd) < 0)
+        fail_msg("send: %s", strerror(errno));
+    return r->serial;
+}
+
+void raw_send_bytes(struct raw *c, const void *bytes, size_t len, const int *fds, unsigned nfds)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(16 * sizeof(int))];
+    } control = { 0 };
+    struct iovec iov = { .iov_base = (void *)bytes, .iov_len = len };
+    struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+    if (nfds) {
+        m.msg_control = &control;
+        m.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
+        control.header.cmsg_level = SOL_SOCKET;
+        control.header.cmsg_type = SCM_RIGHTS;
+        control.header.cmsg_len = CMSG_LEN(nfds * sizeof(int));
+        memcpy(CMSG_DATA(&control.header), fds, nfds * sizeof(int));
+    }
+    assert_int_equal(sendmsg(c->socket, &m, MSG_NOSIGNAL), len);
+}
+
+bool raw_receive(struct raw *c)
+{
+    struct pollfd p = { .fd = c->socket, .events = POLLIN };
+    struct error e = { 0 };
+    int r;
+
+    packet_close_fds(&c->in);
+    if (poll(&p, 1, REPLY_LIMIT_MS) == 0)
+        fail_msg("no reply");
+    r = packet_recv(c->socket, &c->in);
+    if (r == PACKET_END)
+        return false;
+    assert_int_equal(r, 0);
+    if (codec_decode_reply(c->codec, c->in.bytes, c->in.len, &c->reply, &e) < 0)
+        fail_msg("%s", e.text);
+    return true;
+}
+
+const struct reply *raw_expect(struct raw *c, enum reply_kind kind)
+{
+    if (!raw_receive(c))
+        fail_msg("the connection ended");
+    if (c->reply.kind != kind)
+        fail_msg("a reply of kind %d instead of %d: %s", c->reply.kind, kind,
+                 c->reply.kind == REPLY_DONE || c->reply.kind == REPLY_GOODBYE ? c->reply.done.text
+                                                                               : "");
+    return &c->reply;
+}
+
+static void check_error(const struct error *e, enum error_code code, const char *text)
+{
+    if (e->code != code || (text && !strstr(e->text, text)))
+        fail_msg("%s: '%s' instead of %s: '%s'", error_name(e->code), e->text, error_name(code),
+                 text ? text : "");
+}
+
+void raw_expect_done(struct raw *c, enum error_code code, const char *text)
+{
+    check_error(&raw_expect(c, REPLY_DONE)->done, code, text);
+}
+
+void raw_expect_goodbye(struct raw *c, enum error_code code, const char *text)
+{
+    check_error(&raw_expect(c, REPLY_GOODBYE)->done, code, text);
+    assert_false(raw_receive(c));
+}
+
+void raw_ask(struct raw *c, struct request *r, int fd, enum error_code code, const char *text)
+{
+    uint64_t serial = raw_send(c, r, fd);
+
+    raw_expect_done(c, code, text);
+    assert_int_equal(c->reply.serial, serial);
+}
+
+uint64_t raw_hello(struct raw *c, uint32_t version_min, uint32_t version_max, int pidfd)
+{
+    struct request r = { .kind = REQUEST_HELLO };
+
+    r.hello.version_min = version_min;
+    r.hello.version_max = version_max;
+    r.hello.name = "raw";
+    return raw_send(c, &r, pidfd);
+}
+
+void raw_new_id(struct raw *c, char ret[CODEC_ID_MAX + 1])
+{
+    struct request r = { .kind = REQUEST_ID_NEW };
+
+    raw_send(c, &r, -1);
+    snprintf(ret, CODEC_ID_MAX + 1, "%s", raw_expect(c, REPLY_ID)->id);
+}
+
+uint64_t raw_join(struct raw *c, uint32_t comm, const char *id, uint32_t rank, uint32_t nranks)
+{
+    struct request r = { .kind = REQUEST_JOIN };
+
+    r.join.comm = comm;
+    r.join.id = id;
+    r.join.rank = rank;
+    r.join.nranks = nranks;
+    r.join.label = "test";
+    r.join.timeout_us = 60000000;
+    r.join.algorithm = "";
+    return raw_send(c, &r, -1);
+}
+
+void raw_open_region(struct raw *c, uint32_t region, int fd, uint64_t bytes)
+{
+    struct request r = { .kind = REQUEST_REGION_OPEN };
+
+    r.region_open.region = region;
+    r.region_open.bytes = bytes;
+    raw_ask(c, &r, fd, ERROR_NONE, NULL);
+}
+
+uint64_t raw_barrier(struct raw *c, uint32_t comm, uint64_t sequence, uint32_t slot)
+{
+    struct request r = { .kind = REQUEST_POST };
+
+    r.post.comm = comm;
+    r.post.sequence = sequence;
+    r.post.slot = slot;
+    r.post.d.kind = COLLECTIVE_BARRIER;
+    r.post.d.budget = BUDGET_NONE;
+    return raw_send(c, &r, -1);
+}
+
+int raw_pidfd(pid_t pid)
+{
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+
+    assert_true(fd >= 0);
+    return fd;
+}
+
+int raw_memfd(uint64_t bytes)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+    return fd;
+}

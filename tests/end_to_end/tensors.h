@@ -1,0 +1,43 @@
+/* Memory of one world for its trials: every rank's inputs of one type, and room for outputs. */
+#ifndef TESTS_END_TO_END_TENSORS_H
+#define TESTS_END_TO_END_TENSORS_H
+
+#include "tests/end_to_end/harness.h"
+
+#define TENSORS_GUARD 64u /* bytes on either side of a tensor */
+#define TENSORS_SHIFT 8u  /* elements that a tensor may lie behind an aligned address */
+#define TENSORS_WIDTH 16u /* bytes of the widest element */
+
+struct slab {
+    struct ruccl_region *region; /* NULL: plain memory */
+    uint8_t *bytes;
+};
+
+struct tensors {
+    struct world *world;
+    enum ruccl_dtype dtype;
+    uint64_t bytes; /* of a tensor at most */
+    struct slab in[HARNESS_RANKS], out[HARNESS_RANKS];
+    uint8_t *given[HARNESS_RANKS]; /* what the inputs must hold */
+    uint8_t *expected;             /* the reduction of all of them by expected_op */
+    enum ruccl_op expected_op;
+    uint64_t nexpected;
+};
+
+/* Room for tensors of up to `bytes` bytes and a few elements of shift. */
+void tensors_init(struct tensors *t, struct world *w, uint64_t bytes, bool plain);
+void tensors_fini(struct tensors *t);
+
+/*
+ * Gives every rank elements of `dtype`: in turns of 64 random bits, tame values, and the values at
+ * the type's edges. The same seed gives the same.
+ */
+void tensors_fill(struct tensors *t, enum ruccl_dtype dtype, uint64_t seed);
+
+/* Makes `expected` hold the reduction of the first `count` elements; it may from before. */
+void tensors_expect_reduction(struct tensors *t, enum ruccl_op op, uint64_t count);
+
+/* That nobody has changed an input. */
+void tensors_expect_unchanged(const struct tensors *t);
+
+#endif

@@ -1,0 +1,368 @@
+/* The daemon as a service: its socket and lock, its signals, and what it tells the service manager.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/end_to_end/daemon.h"
+#include "tests/end_to_end/raw.h"
+
+static const char *const no_arguments[] = { NULL };
+
+/* Another one on the same path; returns how it ends. Its words are in d->log. */
+static int start_a_second(const struct daemon *d)
+{
+    struct daemon second = *d;
+
+    daemon_spawn(&second, no_arguments);
+    return daemon_wait(&second, 10000);
+}
+
+static void make_comm(struct raw *c, uint32_t nranks, uint32_t joined)
+{
+    char id[CODEC_ID_MAX + 1];
+
+    raw_new_id(c, id);
+    for (uint32_t rank = 0; rank < joined; rank++)
+        raw_join(c, rank + 1, id, rank, nranks);
+    for (uint32_t rank = 0; rank < joined && joined == nranks; rank++)
+        raw_expect_done(c, ERROR_NONE, NULL);
+}
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "we");
+
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void the_socket_comes_and_goes_with_the_daemon(void **state)
+{
+    struct daemon d;
+    struct stat st;
+    char lock[DAEMON_PATH_BYTES + 8], directory[DAEMON_PATH_BYTES];
+
+    (void)state;
+    daemon_init(&d);
+    snprintf(directory, sizeof(directory), "%s/made", d.directory);
+    snprintf(d.socket, sizeof(d.socket), "%s/made/s", d.directory);
+    snprintf(lock, sizeof(lock), "%s.lock", d.socket);
+    daemon_start(&d, (const char *const[]){ "--set=socket_mode=0640", NULL });
+    assert_int_equal(stat(directory, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0755);
+    assert_int_equal(stat(d.socket, &st), 0);
+    assert_true(S_ISSOCK(st.st_mode));
+    assert_int_equal(st.st_mode & 0777, 0640);
+    assert_int_equal(stat(lock, &st), 0);
+
+    kill(d.pid, SIGTERM);
+    assert_int_equal(daemon_wait(&d, 10000), 0);
+    assert_int_equal(rmdir(directory), 0); /* empty, then */
+    daemon_fini(&d);
+}
+
+static void a_second_daemon_is_told_who_serves(void **state)
+{
+    struct daemon d;
+    struct raw c;
+    char text[300];
+
+    (void)state;
+    daemon_run(&d);
+    assert_int_equal(start_a_second(&d), 1);
+    snprintf(text, sizeof(text), "another daemon (pid %d) serves %s", d.pid, d.socket);
+    assert_true(daemon_logged(&d, text));
+    raw_open(&c, d.socket); /* the first never noticed */
+    raw_close(&c);
+    daemon_stop(&d);
+}
+
+static void a_dead_daemons_socket_is_replaced(void **state)
+{
+    struct daemon d;
+    struct raw c;
+
+    (void)state;
+    daemon_run(&d);
+    kill(d.pid, SIGKILL);
+    assert_int_equal(daemon_wait(&d, 10000), 128 + SIGKILL);
+    assert_int_equal(access(d.socket, F_OK), 0);
+    daemon_start(&d, no_arguments);
+    assert_true(daemon_logged(&d, "removed the socket that a dead daemon left"));
+    raw_open(&c, d.socket);
+    raw_close(&c);
+    daemon_stop(&d);
+}
+
+static void what_is_not_ours_stays(void **state)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    struct daemon d;
+    int other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    (void)state;
+    daemon_init(&d);
+    write_text(d.socket, "precious");
+    assert_int_equal(start_a_second(&d), 1);
+    assert_true(daemon_logged(&d, "is there and is no socket"));
+    assert_int_equal(unlink(d.socket), 0);
+
+    strcpy(address.sun_path, d.socket);
+    assert_int_equal(bind(other, (struct sockaddr *)&address, sizeof(address)), 0);
+    assert_int_equal(listen(other, 1), 0);
+    assert_int_equal(start_a_second(&d), 1);
+    assert_true(daemon_logged(&d, "another program serves"));
+    assert_int_equal(access(d.socket, F_OK), 0);
+    close(other);
+    daemon_fini(&d);
+}
+
+static void a_bad_option_ends_it_with_a_sentence(void **state)
+{
+    struct daemon d;
+
+    (void)state;
+    daemon_init(&d);
+    daemon_spawn(&d, (const char *const[]){ "--set=max_sessions=0", NULL });
+    assert_int_equal(daemon_wait(&d, 10000), 2);
+    assert_true(daemon_logged(&d, "max_sessions: '0' is not a number from 1 to"));
+    daemon_fini(&d);
+}
+
+static void a_reload_changes_quotas_and_says_so(void **state)
+{
+    struct request r = { .kind = REQUEST_REGION_OPEN };
+    char config[DAEMON_PATH_BYTES];
+    struct daemon d;
+    struct raw c;
+    int fd = raw_memfd(4096);
+
+    (void)state;
+    daemon_init(&d);
+    snprintf(config, sizeof(config), "%s/conf", d.directory);
+    write_text(config, "[limits]\nmax_regions = 1\n");
+    daemon_start(&d, (const char *const[]){ "--config", config, NULL });
+    raw_open(&c, d.socket);
+    raw_open_region(&c, 1, fd, 4096);
+    r.region_open.region = 2;
+    r.region_open.bytes = 4096;
+    raw_ask(&c, &r, fd, ERROR_QUOTA, "max_regions");
+
+    write_text(config, "[limits]\nmax_regions = 2\n[daemon]\nworkers = 1\n");
+    kill(d.pid, SIGHUP);
+    daemon_wait_notice(&d, "RELOADING=1");
+    daemon_wait_notice(&d, "READY=1");
+    raw_ask(&c, &r, fd, ERROR_NONE, NULL);
+    assert_true(daemon_logged(&d, "'workers' counts from the next start on"));
+
+    write_text(config, "[limits]\nmax_regions = lots\n");
+    kill(d.pid, SIGHUP);
+    daemon_wait_notice(&d, "RELOADING=1");
+    daemon_wait_notice(&d, "READY=1");
+    assert_true(daemon_logged(&d, "the configuration stays as it was"));
+    r.region_open.region = 3;
+    raw_ask(&c, &r, fd, ERROR_QUOTA, "may have 2");
+    close(fd);
+    raw_close(&c);
+    daemon_stop(&d);
+}
+
+static void told_to_stop_it_says_goodbye(void **state)
+{
+    struct daemon d;
+    struct raw c;
+
+    (void)state;
+    daemon_run(&d);
+    raw_open(&c, d.socket);
+    kill(d.pid, SIGTERM);
+    daemon_wait_notice(&d, "STOPPING=1");
+    raw_expect_goodbye(&c, ERROR_DAEMON_STOPPING, "told to stop");
+    assert_int_equal(daemon_wait(&d, 10000), 0);
+    raw_close(&c);
+    daemon_fini(&d);
+}
+
+static void draining_lets_what_has_begun_finish(void **state)
+{
+    struct daemon d;
+    struct raw c;
+
+    (void)state;
+    daemon_run(&d);
+    raw_open(&c, d.socket);
+    make_comm(&c, 2, 2);
+    raw_barrier(&c, 1, 1, 0);
+    test_sleep_ms(50);
+    kill(d.pid, SIGTERM);
+    daemon_wait_notice(&d, "STOPPING=1");
+    raw_send(&c, &(struct request){ .kind = REQUEST_ID_NEW }, -1);
+    raw_expect_done(&c, ERROR_DAEMON_STOPPING, NULL);
+    raw_barrier(&c, 2, 1, 1);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(raw_expect(&c, REPLY_COMPLETION)->completion.error.code, ERROR_NONE);
+    raw_expect_goodbye(&c, ERROR_DAEMON_STOPPING, NULL);
+    assert_int_equal(daemon_wait(&d, 10000), 0);
+    raw_close(&c);
+    daemon_fini(&d);
+}
+
+static void what_does_not_finish_in_time_is_failed(void **state)
+{
+    struct daemon d;
+    struct raw c;
+    uint64_t start;
+
+    (void)state;
+    daemon_run(&d, "--set=drain_timeout=300ms");
+    raw_open(&c, d.socket);
+    make_comm(&c, 2, 2);
+    raw_barrier(&c, 1, 1, 0);
+    test_sleep_ms(50);
+    start = test_now_ms();
+    kill(d.pid, SIGTERM);
+    assert_int_equal(raw_expect(&c, REPLY_COMPLETION)->completion.error.code,
+                     ERROR_DAEMON_STOPPING);
+    assert_in_range(test_now_ms() - start, 250, 5000);
+    raw_expect_goodbye(&c, ERROR_DAEMON_STOPPING, NULL);
+    assert_int_equal(daemon_wait(&d, 10000), 0);
+    raw_close(&c);
+    daemon_fini(&d);
+}
+
+static void told_twice_it_stops_at_once(void **state)
+{
+    struct daemon d;
+    struct raw c;
+
+    (void)state;
+    daemon_run(&d, "--set=drain_timeout=1h");
+    raw_open(&c, d.socket);
+    make_comm(&c, 2, 1); /* for ever unfinished */
+    test_sleep_ms(50);
+    kill(d.pid, SIGTERM);
+    daemon_wait_notice(&d, "STOPPING=1");
+    test_sleep_ms(50);
+    kill(d.pid, SIGTERM);
+    assert_int_equal(daemon_wait(&d, 5000), 1);
+    assert_int_equal(access(d.socket, F_OK), -1);
+    raw_close(&c);
+    daemon_fini(&d);
+}
+
+static void the_watchdog_is_fed(void **state)
+{
+    struct daemon d;
+
+    (void)state;
+    setenv("WATCHDOG_USEC", "200000", 1);
+    daemon_run(&d);
+    unsetenv("WATCHDOG_USEC");
+    daemon_wait_notice(&d, "WATCHDOG=1");
+    daemon_wait_notice(&d, "WATCHDOG=1");
+    daemon_stop(&d);
+}
+
+static void without_descriptors_it_turns_away_and_lives(void **state)
+{
+    struct rlimit few = { 24, 24 };
+    struct daemon d;
+    struct raw c[40];
+    size_t n = 0, served = 0;
+
+    (void)state;
+    daemon_run(&d);
+    assert_int_equal(prlimit(d.pid, RLIMIT_NOFILE, &few, NULL), 0);
+    for (; n < ARRAY_SIZE(c); n++) {
+        int pidfd = raw_pidfd(getpid());
+
+        raw_connect(&c[n], d.socket);
+        raw_hello(&c[n], 1, 1, pidfd);
+        close(pidfd);
+        if (!raw_receive(&c[n]) || c[n].reply.kind != REPLY_WELCOME)
+            break;
+        c[n].cells = packet_take_fd(&c[n].in, 0);
+        served++;
+    }
+    assert_in_range(served, 2, 12);
+    for (size_t i = 0; i <= n; i++)
+        raw_close(&c[i]);
+    test_sleep_ms(1100); /* its rest */
+    raw_open(&c[0], d.socket);
+    raw_close(&c[0]);
+    daemon_stop(&d);
+}
+
+static const char *find_activator(void)
+{
+    static const char *const paths[] = { "/usr/bin/systemd-socket-activate",
+                                         "/lib/systemd/systemd-socket-activate" };
+
+    for (size_t i = 0; i < ARRAY_SIZE(paths); i++)
+        if (access(paths[i], X_OK) == 0)
+            return paths[i];
+    return NULL;
+}
+
+static void a_service_managers_socket_is_taken_and_left(void **state)
+{
+    const char *activator = find_activator();
+    struct daemon d;
+    struct raw c;
+
+    (void)state;
+    if (!activator)
+        skip();
+    daemon_init(&d);
+    d.pid = fork();
+    if (d.pid == 0) {
+        if (!freopen(d.log, "a", stderr))
+            _exit(127);
+        execl(activator, activator, "--seqpacket", "-l", d.socket, getenv("RUCCLD"), NULL);
+        _exit(127);
+    }
+    for (int i = 0; i < 1000 && access(d.socket, F_OK) < 0; i++)
+        test_sleep_ms(5);
+    test_sleep_ms(50);
+    raw_open(&c, d.socket);
+    kill(d.pid, SIGTERM);
+    raw_expect_goodbye(&c, ERROR_DAEMON_STOPPING, NULL);
+    assert_int_equal(daemon_wait(&d, 10000), 0);
+    assert_int_equal(access(d.socket, F_OK), 0);
+    raw_close(&c);
+    daemon_fini(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        daemon_test(the_socket_comes_and_goes_with_the_daemon),
+        daemon_test(a_second_daemon_is_told_who_serves),
+        daemon_test(a_dead_daemons_socket_is_replaced),
+        daemon_test(what_is_not_ours_stays),
+        daemon_test(a_bad_option_ends_it_with_a_sentence),
+        daemon_test(a_reload_changes_quotas_and_says_so),
+        daemon_test(told_to_stop_it_says_goodbye),
+        daemon_test(draining_lets_what_has_begun_finish),
+        daemon_test(what_does_not_finish_in_time_is_failed),
+        daemon_test(told_twice_it_stops_at_once),
+        daemon_test(the_watchdog_is_fed),
+        daemon_test(without_descriptors_it_turns_away_and_lives),
+        daemon_test(a_service_managers_socket_is_taken_and_left),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
