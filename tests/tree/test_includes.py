@@ -1,0 +1,98 @@
+#!/usr/bin/python3
+"""The tree keeps its order: includes point down, each outside library has its place, and the root
+holds what it should."""
+
+import re
+import subprocess
+import unittest
+
+from tree import SOURCE
+
+# The longest matching start of a path counts.
+LEVELS = {
+    "shared/": 0,
+    "proto/": 1,
+    "daemon/plan/": 1,
+    "daemon/device/": 1,
+    "daemon/log/": 1,
+    "daemon/config.h": 2,  # what may be set, for everybody above who asks
+    "daemon/transport/": 2,
+    "daemon/exec/": 3,
+    "daemon/comm/": 4,
+    "daemon/server/": 5,
+    "daemon/": 6,
+}
+# A header of another library: who may include it.
+PLACES = {
+    r"uv\.h": r"daemon/server/|daemon/main\.c",
+    r"protobuf-c/|.*\.pb-c\.h": r"proto/",
+    r"cuda.*": r"daemon/device/cuda",
+    r"ucp/|uct/|ucs/": r"daemon/transport/ucx\.c",
+    r"sodium\.h": r"daemon/",
+    r"ini\.h": r"daemon/config\.c",
+    r"jansson\.h": r"client/ctl/|client/perf/",
+}
+ROOT = set("meson.build daemon client proto shared tests deploy README.md LICENSE".split())
+INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
+
+
+def sources(*folders):
+    for folder in folders:
+        for path in sorted((SOURCE / folder).rglob("*.[ch]")):
+            yield path.relative_to(SOURCE).as_posix(), path.read_text()
+
+
+def includes(*folders):
+    for path, text in sources(*folders):
+        for kind, header in INCLUDE.findall(text):
+            yield path, kind, header
+
+
+def level(path):
+    start = max((start for start in LEVELS if path.startswith(start)), key=len, default=None)
+    return LEVELS.get(start)
+
+
+class Includes(unittest.TestCase):
+    def test_ours_are_written_from_the_root(self):
+        for path, kind, header in includes("shared", "proto", "daemon", "client"):
+            if kind == '"' and not header.endswith(".pb-c.h"):
+                self.assertTrue((SOURCE / header).is_file(), f"{path} includes {header}")
+
+    def test_of_the_daemon_point_down(self):
+        for path, kind, header in includes("shared", "proto", "daemon"):
+            if kind != '"':
+                continue
+            self.assertIsNotNone(level(header), f"{path} includes {header}")
+            same_folder = path.rpartition("/")[0] == header.rpartition("/")[0]
+            self.assertTrue(
+                same_folder or level(header) < level(path),
+                f"{path} (level {level(path)}) includes {header} (level {level(header)})",
+            )
+
+    def test_of_the_client_see_shared_and_proto_only(self):
+        for path, kind, header in includes("client"):
+            if kind == '"':
+                self.assertRegex(header, r"^(client|shared|proto)/", f"{path} includes {header}")
+
+    def test_of_other_libraries_stay_in_their_place(self):
+        for path, _, header in includes("shared", "proto", "daemon", "client"):
+            for pattern, place in PLACES.items():
+                if re.fullmatch(pattern + (".*" if pattern.endswith("/") else ""), header):
+                    self.assertRegex(path, rf"^({place})", f"{path} includes {header}")
+
+
+class Root(unittest.TestCase):
+    def test_holds_what_it_should(self):
+        listed = subprocess.run(
+            ["git", "-C", SOURCE, "ls-files", "--cached", "--others", "--exclude-standard"],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        if listed.returncode:
+            self.skipTest("this is no git repository")
+        entries = {line.partition("/")[0] for line in listed.stdout.splitlines()}
+        self.assertEqual({entry for entry in entries if entry[0] != "."}, ROOT)
+
+
+if __name__ == "__main__":
+    unittest.main()
