@@ -3,11 +3,13 @@
 #include <assert.h>
 #include <errno.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/comm/group.h"
 #include "daemon/comm/op.h"
+#include "daemon/log/log.h"
 
 int comms_new(const struct comms_config *config, const struct comm_events *events,
               struct comms **ret)
@@ -49,6 +51,39 @@ void comms_note_deadline(struct comms *comms, uint64_t at)
 }
 
 /* ---- communicators */
+
+static const char *const state_names[] = {
+    [COMM_FORMING] = "forming",
+    [COMM_READY] = "ready",
+    [COMM_FAILED] = "failed",
+};
+
+const char *comm_state_name(enum comm_state state)
+{
+    return state_names[state];
+}
+
+/* edges[from] is the set of states that may follow. */
+static const uint8_t edges[] = {
+    [COMM_FORMING] = 1 << COMM_READY | 1 << COMM_FAILED,
+    [COMM_READY] = 1 << COMM_FAILED,
+    [COMM_FAILED] = 0,
+};
+
+void comm_set_state(struct comm *c, enum comm_state state)
+{
+    char number[24];
+
+    assert(edges[c->state] & 1 << state);
+    if (log_is_on(LOG_LEVEL_INFO)) {
+        snprintf(number, sizeof(number), "%llu", (unsigned long long)c->number);
+        log_info(&(struct log_context){ .communicator = number, .uid = &c->uid },
+                 "communicator %s '%s' of %u ranks: %s -> %s%s%s", number, c->label, c->nranks,
+                 state_names[c->state], state_names[state], c->failure.code ? ": " : "",
+                 c->failure.text);
+    }
+    c->state = state;
+}
 
 int comm_new(struct comms *comms, const char *id, uid_t uid, uint32_t nranks, struct comm **ret)
 {
@@ -143,8 +178,8 @@ void comm_fail(struct comm *c, const struct error *cause, uint64_t now)
 
     if (before == COMM_FAILED)
         return;
-    c->state = COMM_FAILED;
     c->failure = *cause;
+    comm_set_state(c, COMM_FAILED);
     for (uint32_t r = 0; r < c->nranks && before == COMM_FORMING; r++)
         if (c->seats[r].member)
             c->comms->events.joined(c->seats[r].member->owner, c->seats[r].member, &c->failure);

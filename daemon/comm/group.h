@@ -17,6 +17,8 @@ enum comm_state {
     COMM_FAILED, /* for good, with comm::failure */
 };
 
+const char *comm_state_name(enum comm_state state);
+
 /* What became of a rank's place. */
 enum seat_state { SEAT_EMPTY, SEAT_TAKEN, SEAT_LEFT, SEAT_LOST };
 
@@ -79,6 +81,7 @@ struct member {
 
 /* A new comm in state FORMING, without members, held once. Return: 0 or -ENOMEM. */
 int comm_new(struct comms *comms, const char *id, uid_t uid, uint32_t nranks, struct comm **ret);
+void comm_set_state(struct comm *c, enum comm_state state);
 void comm_hold(struct comm *c);
 void comm_drop(struct comm *c); /* frees it if nothing needs it any more */
 

@@ -2,10 +2,12 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/comm/agreement.h"
+#include "daemon/log/log.h"
 
 /* Chunks in flight on one node: one being worked on, one ready behind it. */
 #define DEPTH 2u
@@ -29,9 +31,37 @@ static const uint8_t edges[] = {
     [OP_DONE] = 0,
 };
 
+static void title(const struct op *op, struct text *t)
+{
+    text_add_operation(t, op->comm, op_kind(op), op->sequence);
+}
+
+static void log_op(const struct op *op, enum log_level level, const char *what, const char *more)
+{
+    struct text t = { 0 };
+    char number[24];
+
+    if (!log_is_on(level))
+        return;
+    title(op, &t);
+    snprintf(number, sizeof(number), "%llu", (unsigned long long)op->comm->number);
+    log_write(level,
+              &(struct log_context){ .communicator = number,
+                                     .rank = op->error.nranks ? &op->error.ranks[0] : NULL,
+                                     .operation = t.s,
+                                     .uid = &op->comm->uid },
+              "communicator %s: %s: %s%s", number, t.s, what, more);
+}
+
 static void op_set_state(struct op *op, enum op_state state)
 {
     assert(edges[op->state] & 1 << state);
+    if (log_is_on(LOG_LEVEL_DEBUG)) {
+        char edge[32];
+
+        snprintf(edge, sizeof(edge), "%s -> ", state_names[op->state]);
+        log_op(op, LOG_LEVEL_DEBUG, edge, state_names[state]);
+    }
     op->state = state;
 }
 
@@ -93,11 +123,6 @@ uint32_t op_ranks(const struct op *op, bool arrived, uint32_t *ret)
         if (!!op->arrivals[i] == arrived)
             ret[n++] = part_rank(op, i);
     return n;
-}
-
-static void title(const struct op *op, struct text *t)
-{
-    text_add_operation(t, op->comm, op_kind(op), op->sequence);
 }
 
 static int system_error(const struct op *op, int err, struct error *e)
@@ -223,8 +248,10 @@ static void op_end(struct op *op, const struct error *cause, uint64_t now)
 {
     if (op->state == OP_DRAINING)
         return;
-    if (cause)
+    if (cause) {
         op->error = *cause;
+        log_op(op, LOG_LEVEL_INFO, "failed: ", cause->text);
+    }
     op->deadline_us = TIME_NEVER;
     op_set_state(op, OP_DRAINING);
     if (op->run && !run_ended(op->run) &&

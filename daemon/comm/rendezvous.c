@@ -232,7 +232,7 @@ static bool differs(const struct comm *c, const struct request_join *r, struct e
 
 static void formed(struct comm *c)
 {
-    c->state = COMM_READY;
+    comm_set_state(c, COMM_READY);
     c->forming_deadline_us = TIME_NEVER;
     for (uint32_t r = 0; r < c->nranks; r++)
         c->comms->events.joined(c->seats[r].member->owner, c->seats[r].member, NULL);
@@ -374,7 +374,7 @@ static int make_child(struct comm *parent, uint64_t sequence, struct split_part 
         }
         parts[i]->child->last_us = m->last_us;
     }
-    c->state = COMM_READY;
+    comm_set_state(c, COMM_READY);
     comm_drop(c);
     return 0;
 }

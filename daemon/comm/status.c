@@ -4,11 +4,6 @@
 #include "daemon/comm/group.h"
 #include "daemon/comm/op.h"
 
-static const char *state_name(enum comm_state state)
-{
-    return state == COMM_FORMING ? "forming" : state == COMM_READY ? "ready" : "failed";
-}
-
 static const struct op *oldest_op(const struct comm *c)
 {
     const struct op *a = list_empty(&c->ops) ? NULL : list_first(&c->ops, struct op, link);
@@ -46,7 +41,7 @@ static void emit_comm(const struct comm *c, uint64_t now,
                           .nranks = c->nranks,
                           .present = c->ntaken,
                           .label = c->label,
-                          .state = state_name(c->state),
+                          .state = comm_state_name(c->state),
                           .failure = c->failure.text },
     };
 

@@ -43,7 +43,7 @@ enum task_kind {
  * done() has run. No pointer need be aligned. For REDUCE a destination may be a source too (in
  * place), but must not overlap one otherwise.
  *
- * Arithmetic of REDUCE (SEMANTICS of ruCCL): values are widened to the type's accumulator, combined
+ * Arithmetic of REDUCE: values are widened to the type's accumulator, combined
  * by T(lo,hi) = T(lo,m) op T(m,hi), m = lo + the largest power of two below hi - lo, divided by
  * `divisor` where that is not 0 (mean; floating types), and rounded once, to nearest even.
  * src_wide / dst_wide: those buffers hold accumulators instead of elements of `dtype`.

@@ -46,6 +46,11 @@ void log_set_level(enum log_level level)
     log_level = level;
 }
 
+bool log_is_on(enum log_level level)
+{
+    return level <= log_level;
+}
+
 struct fields {
     int count;
     struct iovec iov[FIELDS_MAX];
@@ -92,7 +97,7 @@ void log_write(enum log_level level, const struct log_context *context, const ch
     char *message = text + sizeof(prefix) - 1;
     va_list args;
 
-    if (level > log_level)
+    if (!log_is_on(level))
         return;
 
     memcpy(text, prefix, sizeof(prefix));

@@ -39,6 +39,9 @@ struct log_context {
 void log_open(enum log_target target, enum log_level level);
 void log_set_level(enum log_level level);
 
+/* Whether anybody would read it: before words that cost something to find. */
+bool log_is_on(enum log_level level);
+
 /* `context` may be NULL. */
 void log_write(enum log_level level, const struct log_context *context, const char *format, ...)
     _printf_(3, 4);

@@ -41,6 +41,7 @@ struct part {
 struct stage {
     char socket[64];
     struct harness_usage before; /* what the daemon held when the stage was opened */
+    unsigned shm_names;          /* and how many names of ours there were */
     struct part *bystanders[2];
     uint32_t nparts;
     struct part parts[ACTORS_MAX];
