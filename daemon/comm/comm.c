@@ -218,13 +218,18 @@ void text_add_operation(struct text *t, const struct comm *c, enum collective_id
         text_add(t, " of '%s'", c->label);
 }
 
-void text_add_last(struct text *t, const struct member *m, uint64_t now)
+void text_add_last_call(struct text *t, const struct member *m)
 {
     const struct collective *row = collective_get(m->last_kind);
 
     text_add(t, "%s", row ? row->name : m->last_sequence ? "unknown operation" : "joined");
     if (m->last_sequence)
         text_add(t, " %llu", (unsigned long long)m->last_sequence);
+}
+
+void text_add_last(struct text *t, const struct member *m, uint64_t now)
+{
+    text_add_last_call(t, m);
     text_add(t, ", %.1f s ago", (double)(now - m->last_us) / 1e6);
 }
 

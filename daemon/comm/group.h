@@ -103,7 +103,8 @@ void comms_note_deadline(struct comms *comms, uint64_t at);
 /* Appends "all_reduce 7 of 'train'"; sequence 0: without it. */
 void text_add_operation(struct text *t, const struct comm *c, enum collective_id kind,
                         uint64_t sequence);
-/* Appends "all_reduce 6, 2.1 s ago". */
+/* Appends "all_reduce 6", and the other form "all_reduce 6, 2.1 s ago". */
+void text_add_last_call(struct text *t, const struct member *m);
 void text_add_last(struct text *t, const struct member *m, uint64_t now);
 
 /* Frees a comm that nobody has heard of, with its members. */

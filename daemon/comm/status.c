@@ -62,7 +62,6 @@ static void emit_member(const struct member *m, uint64_t now,
                         void (*emit)(void *context, const struct status_item *item), void *context)
 {
     const struct op *op = oldest_op(m->comm);
-    const struct collective *row = collective_get(m->last_kind);
     struct text last = { 0 };
     struct status_item item = {
         .kind = STATUS_MEMBER,
@@ -75,9 +74,7 @@ static void emit_member(const struct member *m, uint64_t now,
                     .arrived = op && has_arrived(op, m->rank) },
     };
 
-    text_add(&last, "%s", row ? row->name : "joined");
-    if (m->last_sequence)
-        text_add(&last, " %llu", (unsigned long long)m->last_sequence);
+    text_add_last_call(&last, m);
     item.member.last = last.s;
     emit(context, &item);
 }
