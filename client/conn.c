@@ -15,6 +15,7 @@
 #define READ_BATCH 64 /* replies before the lock is offered to others */
 
 #define NS_PER_S 1000000000
+#define ROOM_NS  1000000 /* between two looks for room in the ring */
 
 /* A thread in conn_wait(). Each has its own condition: a reply wakes only those it is for. */
 struct waiter {
@@ -69,8 +70,9 @@ static void conn_free(struct ruccl_conn *c)
     close_fd(c->nudge);
     close_fd(c->loop);
     close_fd(c->news);
+    rings_close(&c->rings);
     if (c->cells)
-        munmap((void *)c->cells, c->nslots * sizeof(*c->cells));
+        munmap((void *)c->cells, c->cells_bytes);
     codec_free(c->codec);
     free(c->free_slots);
     free(c->packet);
@@ -202,6 +204,16 @@ int conn_check(const struct ruccl_conn *c, struct error *e)
     return -(int)c->end.code;
 }
 
+static bool read_ring(struct ruccl_conn *c);
+
+/* What is in the ring was said before. */
+static void end_said(struct ruccl_conn *c, const struct error *why)
+{
+    while (read_ring(c))
+        ;
+    conn_end(c, why);
+}
+
 static void end_lost(struct ruccl_conn *c)
 {
     struct error e = { 0 };
@@ -209,7 +221,7 @@ static void end_lost(struct ruccl_conn *c)
     error_set(&e, ERROR_DAEMON_LOST,
               "the daemon at %s closed the connection or died; connect again once it runs",
               c->path);
-    conn_end(c, &e);
+    end_said(c, &e);
 }
 
 static void reply_route(struct ruccl_conn *c, const struct reply *reply)
@@ -218,7 +230,7 @@ static void reply_route(struct ruccl_conn *c, const struct reply *reply)
     struct pending *p;
 
     if (reply->kind == REPLY_GOODBYE) {
-        conn_end(c, &reply->done);
+        end_said(c, &reply->done);
         return;
     }
     list_for_each (p, bucket, link)
@@ -230,11 +242,44 @@ static void reply_route(struct ruccl_conn *c, const struct reply *reply)
     /* To a request nobody waits for, or whose sender ran out of patience: serials do not recur. */
 }
 
-/* Receives and routes one reply. False: nothing there, or the connection has ended. */
-static bool read_one(struct ruccl_conn *c)
+/* Routes the reply of `len` bytes in the packet. */
+static int route_packet(struct ruccl_conn *c)
 {
     struct error e = { 0 };
     struct reply reply;
+    int r = codec_decode_reply(c->codec, c->packet->bytes, c->packet->len, &reply, &e);
+
+    if (r < 0)
+        conn_end(c, &e);
+    else
+        reply_route(c, &reply);
+    return r;
+}
+
+/* Takes one reply out of the ring. False: nothing there, or the connection has ended. */
+static bool read_ring(struct ruccl_conn *c)
+{
+    struct error e = { 0 };
+    int r;
+
+    if (!c->rings.memory || c->end.code)
+        return false;
+    c->packet->nfds = 0;
+    r = ring_take(&c->rings.replies, c->packet->bytes, &c->packet->len);
+    if (r == RING_EMPTY)
+        return false;
+    if (r < 0) {
+        error_set(&e, ERROR_PROTOCOL, "the daemon at %s put what is no message into the ring",
+                  c->path);
+        conn_end(c, &e);
+    }
+    return r == 0 && route_packet(c) == 0;
+}
+
+/* Receives and routes one datagram. False: nothing there, or the connection has ended. */
+static bool read_socket(struct ruccl_conn *c)
+{
+    struct error e = { 0 };
     int r;
 
     if (c->end.code)
@@ -246,20 +291,18 @@ static bool read_one(struct ruccl_conn *c)
         end_lost(c);
         return false;
     }
-    if (r == 0) {
-        r = codec_decode_reply(c->codec, c->packet->bytes, c->packet->len, &reply, &e);
-        if (r == 0)
-            reply_route(c, &reply);
-        packet_close_fds(c->packet);
-    } else {
+    if (r < 0) {
         error_set_errno(&e, -r, "receive from the daemon");
-    }
-    if (r < 0)
         conn_end(c, &e);
+        return false;
+    }
+    r = route_packet(c);
+    packet_close_fds(c->packet);
     return r == 0;
 }
 
-static bool read_batch(struct ruccl_conn *c)
+/* Some of what has arrived by either way. */
+static bool read_batch(struct ruccl_conn *c, bool (*read_one)(struct ruccl_conn *c))
 {
     int n = 0;
 
@@ -272,26 +315,62 @@ static bool read_batch(struct ruccl_conn *c)
 
 void conn_poll(struct ruccl_conn *c)
 {
-    if (!c->leading && read_batch(c))
+    bool news;
+
+    if (c->leading)
+        return;
+    news = read_batch(c, read_ring);
+    news |= read_batch(c, read_socket);
+    if (news)
         announce_news(c);
 }
 
-/* One sleep in poll() and what comes of it. */
+void conn_poll_before_sleep(struct ruccl_conn *c)
+{
+    do
+        conn_poll(c);
+    while (c->rings.memory && !c->leading && !ring_arm(&c->rings.replies));
+}
+
+static void sleep_at_socket(struct ruccl_conn *c, struct pollfd fds[2], int64_t deadline)
+{
+    struct timespec left = timespec_of(MAX(deadline - conn_now(), 0));
+
+    fds[0] = (struct pollfd){ .fd = c->socket,
+                              .events = (short)(POLLIN | (c->blocked ? POLLOUT : 0)) };
+    fds[1] = (struct pollfd){ .fd = c->nudge, .events = POLLIN };
+    pthread_mutex_unlock(&c->lock);
+    ppoll(fds, 2, deadline == CONN_NO_DEADLINE ? NULL : &left, NULL);
+    pthread_mutex_lock(&c->lock);
+}
+
+static bool look_at_ring(struct ruccl_conn *c, int64_t deadline)
+{
+    bool found;
+
+    if (!c->rings.memory)
+        return false;
+    pthread_mutex_unlock(&c->lock);
+    found = rings_wait(&c->rings, deadline);
+    pthread_mutex_lock(&c->lock);
+    return found;
+}
+
+/* A while at the ring, then one sleep in poll(), and what comes of it. */
 static void lead(struct ruccl_conn *c, int64_t deadline)
 {
-    struct pollfd fds[] = {
-        { .fd = c->socket, .events = (short)(POLLIN | (c->blocked ? POLLOUT : 0)) },
-        { .fd = c->nudge, .events = POLLIN },
-    };
-    struct timespec left = timespec_of(MAX(deadline - conn_now(), 0));
+    struct pollfd fds[2] = { 0 };
     eventfd_t ignored;
+    bool found;
 
     c->leading = true;
-    pthread_mutex_unlock(&c->lock);
-    ppoll(fds, ARRAY_SIZE(fds), deadline == CONN_NO_DEADLINE ? NULL : &left, NULL);
-    pthread_mutex_lock(&c->lock);
+    found = look_at_ring(c, deadline);
+    if (!found)
+        sleep_at_socket(c, fds, deadline);
     c->leading = false;
 
+    if (found && read_batch(c, read_ring))
+        announce_news(c);
     if (fds[1].revents)
         eventfd_read(c->nudge, &ignored);
     if (fds[0].revents & ~POLLOUT)
@@ -389,7 +468,7 @@ void conn_expect(struct ruccl_conn *c, struct pending *p, struct request *q)
     list_append(&c->pending[p->serial % CONN_BUCKETS], &p->link);
 }
 
-static int send_bytes(struct ruccl_conn *c, uint32_t len, int fd)
+static int send_by_socket(struct ruccl_conn *c, uint32_t len, int fd)
 {
     int r;
 
@@ -404,6 +483,36 @@ static int send_bytes(struct ruccl_conn *c, uint32_t len, int fd)
     return r;
 }
 
+static bool ring_has_its_room(const void *subject)
+{
+    const struct ruccl_conn *c = subject;
+
+    return ring_has_room(&c->rings.requests, c->room) || c->end.code;
+}
+
+static int send_by_ring(struct ruccl_conn *c, uint32_t len)
+{
+    const struct request bell = { .kind = REQUEST_BELL };
+    int r;
+
+    c->room = len;
+    while (ring_put(&c->rings.requests, c->buffer, len) == RING_FULL) {
+        /* Nobody tells of room: the daemon has been rung, and takes what there is soon. */
+        conn_wait(c, ring_has_its_room, c, conn_now() + ROOM_NS);
+        if (c->end.code)
+            return PACKET_END;
+    }
+    if (!ring_take_bell(&c->rings.requests))
+        return 0;
+    r = packet_send(c->socket, c->buffer, (uint32_t)codec_encode_request(&bell, c->buffer), -1);
+    return r == PACKET_AGAIN ? 0 : r; /* with its socket full, the daemon is awake */
+}
+
+static int send_bytes(struct ruccl_conn *c, uint32_t len, int fd)
+{
+    return c->rings.memory && fd < 0 ? send_by_ring(c, len) : send_by_socket(c, len, fd);
+}
+
 int conn_send(struct ruccl_conn *c, const struct request *q, int fd, struct error *e)
 {
     int r, len;
@@ -416,7 +525,7 @@ int conn_send(struct ruccl_conn *c, const struct request *q, int fd, struct erro
         return 0;
     if (r == PACKET_END) {
         /* Its last words, a goodbye that says why, may have arrived. */
-        while (read_one(c))
+        while (read_socket(c))
             ;
         end_lost(c);
     } else {
@@ -461,6 +570,8 @@ static void ask_answered(struct pending *p, const struct reply *reply)
     case REPLY_WELCOME:
         if (a->answer) {
             a->answer->slots = reply->welcome.slots;
+            a->answer->rings = reply->welcome.rings;
+            a->answer->spin_us = reply->welcome.spin_us;
             a->answer->fd = packet_take_fd(a->conn->packet, 0);
         }
         break;

@@ -1,9 +1,10 @@
 /*
  * Connections: one socket to the daemon, one lock, and the rule of who reads.
  *
- * The library has no threads. Of the threads that wait, one is the leader: it sleeps in poll() on
- * the socket and hands replies to whoever they are for, while the others sleep on conditions of
- * their own. On leaving it appoints the next. Nobody sleeps in poll() with the lock held.
+ * The library has no threads. Of the threads that wait, one is the leader: it looks at the ring for
+ * a while, then sleeps in poll() on the socket, and hands replies to whoever they are for, while the
+ * others sleep on conditions of their own. On leaving it appoints the next. Nobody looks or sleeps
+ * with the lock held.
  *
  * Unless told otherwise, functions are called with the lock held (conn_enter), and those that wait
  * let go of it meanwhile.
@@ -15,6 +16,7 @@
 #include <sys/types.h>
 #include <sys/un.h>
 
+#include "client/rings.h"
 #include "client/ruccl.h"
 #include "proto/codec.h"
 #include "proto/packet.h"
@@ -48,6 +50,7 @@ struct ruccl_conn {
     bool leading; /* a thread is in poll() on the socket */
     bool sending; /* a thread has the turn to send; `buffer` is its */
     bool blocked; /* and waits for room in the socket */
+    uint32_t room; /* or in the ring, for so many bytes */
     struct list waiters;
 
     uint64_t last_serial;
@@ -56,7 +59,9 @@ struct ruccl_conn {
     struct packet *packet;
     uint8_t *buffer;
 
-    const struct progress_cell *cells;
+    const struct progress_cell *cells; /* and the daemon's rings behind them */
+    size_t cells_bytes;
+    struct rings rings;
     uint32_t nslots, nfree;
     uint32_t *free_slots;
 
@@ -108,6 +113,8 @@ void conn_wake(struct ruccl_conn *c);
 
 /* Handles what has arrived, unless a leader is about to; never waits. */
 void conn_poll(struct ruccl_conn *c);
+/* As conn_poll(), and whoever sleeps at the socket from now on is woken for what comes. */
+void conn_poll_before_sleep(struct ruccl_conn *c);
 
 /*
  * Requests go out one at a time, in turns, so that what a turn sends stays together and the numbers
@@ -129,7 +136,8 @@ void conn_tell(struct ruccl_conn *c, struct request *q);
 /* What there may be in an answer besides an error. */
 struct answer {
     char id[RUCCL_ID_BYTES];
-    uint32_t slots;
+    uint32_t slots, spin_us; /* of the welcome, as is `rings` */
+    bool rings;
     int fd; /* of the welcome, the caller's to close; -1: none */
 };
 

@@ -58,7 +58,8 @@ static int connect_socket(struct ruccl_conn *c, int64_t deadline, struct error *
 
 static int map_cells(struct ruccl_conn *c, const struct answer *welcome, struct error *e)
 {
-    size_t bytes = (size_t)welcome->slots * sizeof(*c->cells);
+    const uint32_t nslots = MIN(welcome->slots, SLOTS_MAX);
+    size_t bytes = welcome->rings ? daemon_memory_bytes(nslots) : nslots * sizeof(*c->cells);
     struct stat status;
     void *cells;
 
@@ -70,6 +71,7 @@ static int map_cells(struct ruccl_conn *c, const struct answer *welcome, struct 
     if (cells == MAP_FAILED)
         return error_set_errno(e, errno, "map the progress cells");
     c->cells = cells;
+    c->cells_bytes = bytes;
     c->nslots = welcome->slots;
     c->free_slots = calloc(c->nslots, sizeof(*c->free_slots));
     if (!c->free_slots)
@@ -99,6 +101,9 @@ static int say_hello(struct ruccl_conn *c, const char *name, int64_t deadline, s
         r = map_cells(c, &welcome, e);
     if (welcome.fd >= 0)
         close(welcome.fd);
+    if (r == 0 && welcome.rings)
+        r = rings_open(c, (const void *)((const char *)c->cells + daemon_rings_offset(c->nslots)),
+                       welcome.spin_us, deadline, e);
     return r;
 }
 
@@ -238,7 +243,7 @@ int ruccl_dispatch(struct ruccl_conn *c)
     r = conn_enter(c);
     if (r < 0)
         return r;
-    conn_poll(c);
+    conn_poll_before_sleep(c);
     if (c->news >= 0)
         eventfd_read(c->news, &ignored);
     r = conn_check(c, &e);

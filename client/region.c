@@ -86,7 +86,7 @@ static int region_map(struct ruccl_conn *c, int memfd, uint64_t bytes, struct ru
     return 0;
 }
 
-static int memfd_new(uint64_t bytes, int *ret, struct error *e)
+int memfd_new(uint64_t bytes, int *ret, struct error *e)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     int fd = memfd_create("ruccl", MFD_CLOEXEC | MFD_ALLOW_SEALING);

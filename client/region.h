@@ -29,4 +29,8 @@ void stage_put(struct ruccl_conn *c, struct ruccl_region *stage);
 /* When the connection has ended: unmaps what it holds, but for stages that works still hold. */
 void regions_free_all(struct ruccl_conn *c);
 
+/* Zeroed memory that keeps its size; the descriptor is the caller's to close. Return: 0, or -code
+ * worded in `e`. */
+int memfd_new(uint64_t bytes, int *ret, struct error *e);
+
 #endif

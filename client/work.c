@@ -179,8 +179,8 @@ static void copy_out(struct ruccl_work *w)
 
 int work_finish(struct ruccl_work *w, int64_t deadline, struct error *e)
 {
-    if (w->state == WORK_UNFINISHED)
-        conn_poll(w->conn);
+    if (w->state == WORK_UNFINISHED && deadline <= conn_now())
+        conn_poll(w->conn); /* nobody will wait, so nobody would look */
     if (conn_wait(w->conn, work_is_settled, w, deadline))
         return RUCCL_PENDING;
     if (w->state == WORK_STAGED)

@@ -20,6 +20,7 @@ enum option_type {
     TYPE_DURATION, /* kept in microseconds */
     TYPE_LEVEL,
     TYPE_TARGET,
+    TYPE_SWITCH,
 };
 
 struct option_row {
@@ -51,6 +52,10 @@ static const struct option_row rows[] = {
       "Threads that move and reduce bytes. 0: one per CPU." },
     { "daemon", "chunk_bytes", TYPE_BYTES, AT(chunk_bytes), "4MiB", 4 * KIB, TIB, false,
       "Bytes of a rank's block in one chunk of a collective that has no budget." },
+    { "daemon", "rings", TYPE_SWITCH, AT(rings), "yes", 0, 0, false,
+      "Requests and replies by shared memory, which is quicker; no: all of them by the socket." },
+    { "daemon", "spin", TYPE_DURATION, AT(spin_us), "200us", 0, 10 * MS, false,
+      "How long the daemon, and a waiting client, look for the next message before they sleep." },
     { "daemon", "drain_timeout", TYPE_DURATION, AT(drain_timeout_us), "10s", 0, HOUR, true,
       "How long a daemon told to stop lets operations finish before it fails them." },
     { "daemon", "id_lifetime", TYPE_DURATION, AT(id_lifetime_us), "10min", 1000 * MS, 24 * HOUR, false,
@@ -96,6 +101,8 @@ static const struct word targets[] = {
     { "journal", LOG_TARGET_JOURNAL },
     { NULL, 0 },
 };
+
+static const struct word switches[] = { { "no", 0 }, { "yes", 1 }, { NULL, 0 } };
 
 static const struct word byte_units[] = {
     { "", 1 },
@@ -179,8 +186,13 @@ static bool row_set(const struct option_row *row, const char *text, struct confi
     case TYPE_UUID:
         return parse_uuid(text, field);
     case TYPE_LEVEL:
+        ok = find_word(levels, text, &value);
+        break;
     case TYPE_TARGET:
-        ok = find_word(row->type == TYPE_LEVEL ? levels : targets, text, &value);
+        ok = find_word(targets, text, &value);
+        break;
+    case TYPE_SWITCH:
+        ok = find_word(switches, text, &value);
         break;
     case TYPE_MODE:
         ok = parse_number(text, 8, no_units, &value);
@@ -217,6 +229,9 @@ static void row_allowed(const struct option_row *row, struct text *t)
     case TYPE_TARGET:
         text_add(t, "auto, stderr or journal");
         break;
+    case TYPE_SWITCH:
+        text_add(t, "yes or no");
+        break;
     case TYPE_MODE:
         text_add(t, "an octal file mode from 0 to 0777");
         break;
@@ -228,8 +243,9 @@ static void row_allowed(const struct option_row *row, struct text *t)
                  row->min, row->max);
         break;
     case TYPE_DURATION:
-        text_add(t, "a time from %llums to %lluh, in us, ms, s, min or h", row->min / MS,
-                 row->max / HOUR);
+        text_add(t, row->max < HOUR ? "a time from %llums to %llums, in us, ms, s, min or h"
+                                    : "a time from %llums to %lluh, in us, ms, s, min or h",
+                 row->min / MS, row->max < HOUR ? row->max / MS : row->max / HOUR);
         break;
     }
 }

@@ -21,6 +21,8 @@ struct config {
     char node[CONFIG_NODE_BYTES]; /* a UUID in its 36 characters; never empty once parsed */
     uint64_t workers;             /* 0: the device chooses */
     uint64_t chunk_bytes;
+    uint64_t rings; /* 0 or 1 */
+    uint64_t spin_us;
     uint64_t drain_timeout_us;
     uint64_t id_lifetime_us;
     uint64_t hello_timeout_us;

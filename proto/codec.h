@@ -32,6 +32,8 @@ enum request_kind {
     REQUEST_EXPECT,
     REQUEST_POST,
     REQUEST_STATUS,
+    REQUEST_RINGS_OPEN,
+    REQUEST_BELL,
 };
 
 struct request_join {
@@ -109,6 +111,7 @@ enum reply_kind {
     REPLY_COMPLETION,
     REPLY_STATUS_PAGE,
     REPLY_GOODBYE,
+    REPLY_BELL,
 };
 
 struct reply_completion {
@@ -162,7 +165,8 @@ struct reply {
     uint64_t serial;
     union {
         struct {
-            uint32_t version, slots;
+            uint32_t version, slots, spin_us;
+            bool rings;
             const char *daemon_version, *node;
             uint64_t session;
         } welcome;

@@ -140,6 +140,8 @@ static void decode_body(struct codec *c, const Ruccl__V1__Reply *m, struct reply
         ret->kind = REPLY_WELCOME;
         ret->welcome.version = m->welcome->version;
         ret->welcome.slots = m->welcome->slots;
+        ret->welcome.rings = m->welcome->rings;
+        ret->welcome.spin_us = m->welcome->spin_us;
         ret->welcome.daemon_version =
             codec_take_string(c, m->welcome->daemon_version, CODEC_TEXT_MAX, "welcome: version");
         ret->welcome.node = codec_take_string(c, m->welcome->node, CODEC_TEXT_MAX, "welcome: node");
@@ -164,6 +166,9 @@ static void decode_body(struct codec *c, const Ruccl__V1__Reply *m, struct reply
     case RUCCL__V1__REPLY__BODY_GOODBYE:
         ret->kind = REPLY_GOODBYE;
         codec_take_error(c, m->goodbye->error, &ret->done);
+        return;
+    case RUCCL__V1__REPLY__BODY_BELL:
+        ret->kind = REPLY_BELL;
         return;
     default:
         codec_complain(c, "reply %llu says nothing known", (unsigned long long)m->serial);
@@ -196,6 +201,8 @@ static int encode_welcome(const struct reply *r, Ruccl__V1__Reply *m, void *buff
     body.node = codec_give_string(r->welcome.node, CODEC_TEXT_MAX, &fits);
     body.session = r->welcome.session;
     body.slots = r->welcome.slots;
+    body.rings = r->welcome.rings;
+    body.spin_us = r->welcome.spin_us;
     m->body_case = RUCCL__V1__REPLY__BODY_WELCOME;
     m->welcome = &body;
     return codec_pack(&m->base, fits, buffer);
@@ -256,6 +263,15 @@ static int encode_goodbye(const struct reply *r, Ruccl__V1__Reply *m, void *buff
     body.error = codec_give_error(&r->done, &error);
     m->body_case = RUCCL__V1__REPLY__BODY_GOODBYE;
     m->goodbye = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
+static int encode_bell(Ruccl__V1__Reply *m, void *buffer)
+{
+    Ruccl__V1__Bell body = RUCCL__V1__BELL__INIT;
+
+    m->body_case = RUCCL__V1__REPLY__BODY_BELL;
+    m->bell = &body;
     return codec_pack(&m->base, true, buffer);
 }
 
@@ -401,6 +417,8 @@ int codec_encode_reply(const struct reply *r, void *buffer)
         return encode_status_page(r, &m, buffer);
     case REPLY_GOODBYE:
         return encode_goodbye(r, &m, buffer);
+    case REPLY_BELL:
+        return encode_bell(&m, buffer);
     }
     return -EINVAL;
 }

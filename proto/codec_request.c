@@ -109,6 +109,12 @@ static void decode_body(struct codec *c, const Ruccl__V1__Request *m, struct req
         ret->kind = REQUEST_STATUS;
         ret->status.cursor = m->status->cursor;
         return;
+    case RUCCL__V1__REQUEST__BODY_RINGS_OPEN:
+        ret->kind = REQUEST_RINGS_OPEN;
+        return;
+    case RUCCL__V1__REQUEST__BODY_BELL:
+        ret->kind = REQUEST_BELL;
+        return;
     default:
         codec_complain(c, "request %llu asks for nothing known", (unsigned long long)m->serial);
     }
@@ -295,6 +301,24 @@ static int encode_status(const struct request *r, Ruccl__V1__Request *m, void *b
     return codec_pack(&m->base, true, buffer);
 }
 
+static int encode_rings_open(Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__RingsOpen body = RUCCL__V1__RINGS_OPEN__INIT;
+
+    m->body_case = RUCCL__V1__REQUEST__BODY_RINGS_OPEN;
+    m->rings_open = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
+static int encode_bell(Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__Bell body = RUCCL__V1__BELL__INIT;
+
+    m->body_case = RUCCL__V1__REQUEST__BODY_BELL;
+    m->bell = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
 int codec_encode_request(const struct request *r, void *buffer)
 {
     Ruccl__V1__Request m = RUCCL__V1__REQUEST__INIT;
@@ -323,6 +347,10 @@ int codec_encode_request(const struct request *r, void *buffer)
         return encode_post(&r->post, &m, buffer);
     case REQUEST_STATUS:
         return encode_status(r, &m, buffer);
+    case REQUEST_RINGS_OPEN:
+        return encode_rings_open(&m, buffer);
+    case REQUEST_BELL:
+        return encode_bell(&m, buffer);
     }
     return -EINVAL;
 }

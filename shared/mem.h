@@ -1,6 +1,7 @@
 /*
- * Memory that daemon and client both see, besides tensors: progress cells. One memfd a session, made
- * and written by the daemon, sealed so that the client can only read it.
+ * Memory that daemon and client both see, besides tensors. Two memfds a session: one made and
+ * written by the daemon, sealed so that the client can only read it, of progress cells and, behind
+ * them, the daemon's rings; and one made and written by the client, of its rings.
  */
 #ifndef SHARED_MEM_H
 #define SHARED_MEM_H
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #include "shared/base.h"
+#include "shared/ring.h"
 
 struct progress {
     uint64_t elements_done, elements_total;
@@ -36,6 +38,28 @@ static inline void progress_write(struct progress_cell *cell, const struct progr
     for (size_t i = 0; i < PROGRESS_WORDS; i++)
         atomic_store_explicit(&cell->words[i], words[i], memory_order_relaxed);
     atomic_store_explicit(&cell->version, version + 2, memory_order_release);
+}
+
+/* What each side writes of the rings of requests and of replies. */
+struct client_rings {
+    struct ring_messages requests;
+    struct ring_state replies;
+};
+
+struct daemon_rings {
+    struct ring_messages replies;
+    struct ring_state requests;
+};
+
+/* The daemon's memfd: `nslots` progress cells, then its rings. */
+static inline size_t daemon_rings_offset(uint32_t nslots)
+{
+    return nslots * sizeof(struct progress_cell);
+}
+
+static inline size_t daemon_memory_bytes(uint32_t nslots)
+{
+    return daemon_rings_offset(nslots) + sizeof(struct daemon_rings);
 }
 
 /* False if the writer was in the way every time: the daemon died in the middle, or is very busy. */

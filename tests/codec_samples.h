@@ -150,6 +150,12 @@ static inline bool sample_request(uint32_t i, struct request *ret)
         r.kind = REQUEST_STATUS;
         r.status.cursor = UINT64_MAX;
         break;
+    case 15:
+        r.kind = REQUEST_RINGS_OPEN;
+        break;
+    case 16:
+        r.kind = REQUEST_BELL;
+        break;
     default:
         return false;
     }
@@ -225,6 +231,8 @@ static inline bool sample_reply(uint32_t i, struct reply *ret)
         r.welcome.daemon_version = "0.1.0";
         r.welcome.node = TEXT_511;
         r.welcome.session = UINT64_MAX;
+        r.welcome.rings = true;
+        r.welcome.spin_us = UINT32_MAX;
         break;
     case 2:
         r.kind = REPLY_DONE;
@@ -268,6 +276,9 @@ static inline bool sample_reply(uint32_t i, struct reply *ret)
     case 9:
         r.kind = REPLY_GOODBYE;
         r.done = (struct error){ .code = ERROR_DAEMON_STOPPING, .text = "the daemon stops" };
+        break;
+    case 10:
+        r.kind = REPLY_BELL;
         break;
     default:
         return false;
@@ -360,6 +371,12 @@ static inline void say_request(FILE *f, const struct request *r)
     case REQUEST_STATUS:
         fprintf(f, "status %" PRIu64, r->status.cursor);
         break;
+    case REQUEST_RINGS_OPEN:
+        fprintf(f, "rings_open");
+        break;
+    case REQUEST_BELL:
+        fprintf(f, "bell");
+        break;
     }
 }
 
@@ -417,6 +434,7 @@ static inline void say_reply(FILE *f, const struct reply *r)
     case REPLY_WELCOME:
         fprintf(f, "welcome %u slots=%u session=%" PRIu64, r->welcome.version, r->welcome.slots,
                 r->welcome.session);
+        fprintf(f, " rings=%d spin=%u", r->welcome.rings, r->welcome.spin_us);
         say_string(f, "version", r->welcome.daemon_version);
         say_string(f, "node", r->welcome.node);
         break;
@@ -446,6 +464,9 @@ static inline void say_reply(FILE *f, const struct reply *r)
     case REPLY_GOODBYE:
         fprintf(f, "goodbye");
         say_error(f, &r->done);
+        break;
+    case REPLY_BELL:
+        fprintf(f, "bell");
         break;
     }
 }

@@ -58,7 +58,7 @@ static int hello_take_pidfd(struct session *s, struct packet *p)
  */
 static int hello_make_cells(struct session *s, int *ret_fd)
 {
-    size_t bytes = s->nslots * sizeof(struct progress_cell);
+    size_t bytes = daemon_memory_bytes(s->nslots);
     char path[64];
     void *cells;
     int fd, reader;
@@ -123,7 +123,7 @@ void session_undo_hello(struct session *s)
     free(s->slots);
     s->slots = NULL;
     if (s->cells)
-        munmap(s->cells, s->nslots * sizeof(struct progress_cell));
+        munmap(s->cells, daemon_memory_bytes(s->nslots));
     s->cells = NULL;
 }
 
@@ -136,6 +136,8 @@ static void hello_welcome(struct session *s, uint64_t serial, int cells)
     welcome.welcome.node = s->service->config->node;
     welcome.welcome.session = s->number;
     welcome.welcome.slots = s->nslots;
+    welcome.welcome.rings = s->service->config->rings;
+    welcome.welcome.spin_us = (uint32_t)s->service->config->spin_us;
     session_reply(s, &welcome, cells);
 }
 
@@ -170,7 +172,7 @@ static void session_hello(struct session *s, const struct request *r, struct pac
     quota_release(&s->service->quotas, s->uid, QUOTA_STRANGERS, 1);
     s->service->nsessions++;
     s->state = SESSION_SERVED;
-    s->deadline = TIME_NEVER;
+    session_set_deadline(s, TIME_NEVER);
     log_info(&log, "session %lu: '%s', pid %d, uid %u", (unsigned long)s->number, s->name, s->pid,
              s->uid);
     hello_welcome(s, r->serial, cells);
@@ -224,6 +226,8 @@ static const struct request_row rows[] = {
     [REQUEST_EXPECT] = { "expect", 0, SESSION_SERVED, session_expect },
     [REQUEST_POST] = { "post", 0, SESSION_SERVED, session_post },
     [REQUEST_STATUS] = { "status", 0, SESSION_SERVED, session_status },
+    [REQUEST_RINGS_OPEN] = { "rings_open", 1, SESSION_SERVED, session_rings_open },
+    [REQUEST_BELL] = { "bell", 0, SESSION_SERVED, session_bell },
 };
 
 void session_handle(struct session *s, struct packet *p)

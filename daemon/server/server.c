@@ -130,7 +130,8 @@ static void on_busy(uv_idle_t *handle)
 {
     struct server *s = handle->data;
 
-    engine_poll(s->parts->engine);
+    if (engine_wants_turn(s->parts->engine))
+        engine_poll(s->parts->engine);
 }
 
 static void server_resume_accept(struct server *s)
@@ -139,10 +140,10 @@ static void server_resume_accept(struct server *s)
     uv_poll_start(&s->accept, UV_READABLE, on_accept);
 }
 
-/* Waits until `due` at most; not at all while the engine has more to do. */
-static void server_arm(struct server *s, uint64_t due, uint64_t now)
+/* Waits until `due` at most; not at all while somebody has more to do. */
+static void server_arm(struct server *s, bool busy, uint64_t due, uint64_t now)
 {
-    if (engine_wants_turn(s->parts->engine))
+    if (busy || engine_wants_turn(s->parts->engine))
         uv_idle_start(&s->busy, on_busy);
     else
         uv_idle_stop(&s->busy);
@@ -158,6 +159,7 @@ static void server_arm(struct server *s, uint64_t due, uint64_t now)
 static void on_turn(uv_prepare_t *handle)
 {
     struct server *s = handle->data;
+    bool busy = sessions_look(&s->service, engine_wants_turn(s->parts->engine));
     uint64_t now = service_now(), due;
 
     if (comms_deadline(s->parts->comms) <= now)
@@ -173,7 +175,7 @@ static void on_turn(uv_prepare_t *handle)
     due = MIN(due, s->state_deadline);
     if (s->accept_pause)
         due = MIN(due, s->accept_pause);
-    server_arm(s, due, now);
+    server_arm(s, busy, due, now);
 }
 
 static void on_engine(uv_poll_t *handle, int status, int events)
@@ -374,7 +376,9 @@ static void service_init(struct service *service, const struct server_parts *par
     service->started_us = service_now();
     service->quotas.config = parts->config;
     list_init(&service->sessions);
+    list_init(&service->timed);
     list_init(&service->doomed);
+    list_init(&service->awake);
 }
 
 static int server_open_loop(struct server *s, struct error *e)

@@ -28,7 +28,9 @@ struct service {
 
     struct quotas quotas;
     struct list sessions; // struct session::link, in the order they came
+    struct list timed;    // struct session::timed_link: those with a deadline
     struct list doomed;   // struct session::doomed_link: to be ended by sessions_turn()
+    struct list awake;    // struct session::awake_link: whose rings are looked at unasked
     uint32_t nsessions;   /* that have said hello */
     uint64_t next_session;
 };

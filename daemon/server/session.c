@@ -31,6 +31,14 @@ static struct log_context session_log(const struct session *s)
 
 /* ---- life ---- */
 
+void session_set_deadline(struct session *s, uint64_t at)
+{
+    s->deadline = at;
+    list_remove(&s->timed_link);
+    if (at != TIME_NEVER)
+        list_append(&s->service->timed, &s->timed_link);
+}
+
 void session_doom(struct session *s, const char *why)
 {
     struct log_context log = session_log(s);
@@ -134,11 +142,13 @@ static void session_end(struct session *s)
     session_say_goodbye(s);
     session_undo_members(s);
     session_undo_regions(s);
+    session_undo_rings(s);
     session_undo_hello(s);
     while (!list_empty(&s->outgoing))
         outgoing_free(s, list_first(&s->outgoing, struct outgoing, link));
     s->state = SESSION_ENDED;
     list_remove(&s->doomed_link);
+    list_remove(&s->timed_link);
     list_remove(&s->link);
 
     uv_close((uv_handle_t *)&s->socket_poll, on_closed);
@@ -166,9 +176,9 @@ static void session_expire(struct session *s)
 uint64_t sessions_turn(struct service *service, uint64_t now)
 {
     uint64_t next = TIME_NEVER;
-    struct session *s;
+    struct session *s, *tmp;
 
-    list_for_each(s, &service->sessions, link) {
+    list_for_each_safe(s, tmp, &service->timed, timed_link) {
         if (s->deadline <= now)
             session_expire(s);
         else
@@ -231,6 +241,8 @@ int session_reply(struct session *s, const struct reply *reply, int fd)
     if (len < 0)
         return len;
 
+    if (fd < 0 && session_put_reply(s, out, (uint32_t)len))
+        return 0;
     if (list_empty(&s->outgoing))
         r = packet_send(s->socket, out, (uint32_t)len, fd);
     if (r == PACKET_AGAIN)
@@ -266,7 +278,7 @@ static void session_hang_up(struct session *s, uint64_t now)
     else if (s->pidfd < 0 || !s->memberships.count)
         session_doom(s, "disconnected");
     else
-        s->deadline = now + DEATH_GRACE_US;
+        session_set_deadline(s, now + DEATH_GRACE_US);
 }
 
 static void session_refuse_datagram(struct session *s, int r)
@@ -320,6 +332,8 @@ static void on_socket(uv_poll_t *handle, int status, int events)
 
     /* after an error libuv has stopped the handle: this is the last chance to read */
     ended = session_read(s, status < 0 ? READS_AT_DEATH : READS_PER_EVENT);
+    if (ended || status < 0)
+        session_take_requests(s, READS_AT_DEATH);
     if (s->state < SESSION_DOOMED && (ended || status < 0))
         session_hang_up(s, service_now());
 }
@@ -331,8 +345,10 @@ static void on_pidfd(uv_poll_t *handle, int status, int events)
     (void)status;
     (void)events;
     uv_poll_stop(handle);
-    if (!s->hung_up)
-        session_read(s, READS_AT_DEATH); /* what it said before it died still counts */
+    if (!s->hung_up) { /* what it said before it died still counts */
+        session_read(s, READS_AT_DEATH);
+        session_take_requests(s, READS_AT_DEATH);
+    }
     session_doom(s, "died");
 }
 
@@ -392,11 +408,13 @@ void session_open(struct service *service, int socket)
     s->pidfd = -1;
     s->socket_poll.data = s;
     s->open_handles = 1;
-    s->deadline = service_now() + service->config->hello_timeout_us;
     s->nslots = (uint32_t)service->config->max_in_flight;
     list_init(&s->outgoing);
     list_init(&s->doomed_link);
     list_init(&s->all_memberships);
+    list_init(&s->awake_link);
+    list_init(&s->timed_link);
+    session_set_deadline(s, service_now() + service->config->hello_timeout_us);
     list_append(&service->sessions, &s->link);
     session_poll(s);
 }

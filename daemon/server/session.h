@@ -19,6 +19,10 @@ void session_open(struct service *service, int socket);
 /* Ends what is doomed or overdue. Return: when the next session is overdue; TIME_NEVER if none. */
 uint64_t sessions_turn(struct service *service, uint64_t now);
 
+/* Looks for requests in the rings of those who sent some lately, a while or `once`. Return: whether
+ * there are such sessions: the loop must look again and not sleep. */
+bool sessions_look(struct service *service, bool once);
+
 /* Dooms every session, with `cause` in its goodbye. */
 void sessions_doom_all(struct service *service, const struct error *cause);
 

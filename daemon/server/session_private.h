@@ -41,6 +41,7 @@ struct session {
     struct service *service;
     struct list link;        // service::sessions
     struct list doomed_link; // service::doomed
+    struct list timed_link;  // service::timed, while there is a deadline
     enum session_state state;
     uint64_t number;
     uid_t uid;
@@ -61,10 +62,18 @@ struct session {
     uint32_t noutgoing;
     size_t outgoing_bytes;
 
-    struct progress_cell *cells;
+    struct progress_cell *cells; /* and the daemon's rings behind them */
     struct slot *slots;
     uint32_t nslots;
     uint32_t in_flight; /* posts and joins that are not answered */
+
+    /* once the client has handed over its rings; they are NULL before */
+    struct mapping *rings;
+    struct task guard; /* of what reads them, against memory that is not there */
+    struct ring_in requests;
+    struct ring_out replies;
+    struct list awake_link;  // service::awake, while its ring is looked at unasked
+    uint64_t awake_until_us; /* unless something comes */
 
     struct map regions;  /* the client's number -> struct region */
     struct map memories; /* inode -> struct memory */
@@ -78,6 +87,8 @@ struct session {
 
 /* session.c */
 
+/* When it is to be over unless that changes; TIME_NEVER: not at all. */
+void session_set_deadline(struct session *s, uint64_t at);
 void session_doom(struct session *s, const char *why);
 /* Dooms it for breaking the protocol. Always returns -ERROR_PROTOCOL. */
 int session_refuse(struct session *s, const char *format, ...) _printf_(2, 3);
@@ -99,6 +110,16 @@ int session_watch_process(struct session *s, int pidfd);
 void session_handle(struct session *s, struct packet *p);
 /* Releases what hello took. */
 void session_undo_hello(struct session *s);
+
+/* rings.c */
+
+void session_rings_open(struct session *s, const struct request *r, struct packet *p);
+void session_bell(struct session *s, const struct request *r, struct packet *p);
+/* Handles up to `limit` requests of the ring, if there is one; returns how many. */
+unsigned session_take_requests(struct session *s, unsigned limit);
+/* Puts a reply into the ring, and rings. False: there is no ring, or no room. */
+bool session_put_reply(struct session *s, const void *bytes, uint32_t len);
+void session_undo_rings(struct session *s);
 
 /* regions.c */
 

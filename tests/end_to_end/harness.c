@@ -53,10 +53,18 @@ static void print_log(const struct harness *h)
 static _Noreturn void become_daemon(const struct harness *h, const char *program, pid_t parent,
                                     const char *const *options)
 {
-    const char *argv[OPTIONS_MAX + 4] = { program, "--socket", h->socket };
+    const char *argv[OPTIONS_MAX + 6] = { program, "--socket", h->socket };
+    const char *rings = getenv("RUCCL_TEST_RINGS");
+    char set[32];
+    int n = 3;
 
+    if (rings) {
+        snprintf(set, sizeof(set), "rings=%s", rings);
+        argv[n++] = "--set";
+        argv[n++] = set;
+    }
     for (int i = 0; options && options[i] && i < OPTIONS_MAX; i++)
-        argv[3 + i] = options[i];
+        argv[n++] = options[i];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);

@@ -1,0 +1,66 @@
+#include "client/rings.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "client/conn.h"
+#include "client/region.h"
+
+static int rings_share(struct ruccl_conn *c, int memfd, int64_t deadline, struct error *e)
+{
+    struct rings *r = &c->rings;
+    struct request q = { .kind = REQUEST_RINGS_OPEN };
+    void *memory = mmap(NULL, sizeof(*r->memory), PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+    int result;
+
+    if (memory == MAP_FAILED)
+        return error_set_errno(e, errno, "map the rings");
+    result = conn_ask(c, &q, memfd, deadline, NULL, e);
+    if (result < 0)
+        munmap(memory, sizeof(*r->memory));
+    else
+        r->memory = memory;
+    return result;
+}
+
+int rings_open(struct ruccl_conn *c, const struct daemon_rings *daemon, uint32_t spin_us,
+               int64_t deadline, struct error *e)
+{
+    struct rings *r = &c->rings;
+    int memfd, result;
+
+    result = memfd_new(sizeof(*r->memory), &memfd, e);
+    if (result < 0)
+        return result;
+    result = rings_share(c, memfd, deadline, e);
+    close(memfd);
+    if (result < 0)
+        return result;
+    r->requests = (struct ring_out){ .messages = &r->memory->requests, .state = &daemon->requests };
+    r->replies = (struct ring_in){ .messages = &daemon->replies, .state = &r->memory->replies };
+    r->spin_ns = (int64_t)spin_us * 1000;
+    ring_arm(&r->replies);
+    return 0;
+}
+
+void rings_close(struct rings *r)
+{
+    if (r->memory)
+        munmap(r->memory, sizeof(*r->memory));
+    r->memory = NULL;
+}
+
+bool rings_wait(struct rings *r, int64_t deadline)
+{
+    const int64_t until = MIN(conn_now() + r->spin_ns, deadline);
+
+    ring_disarm(&r->replies);
+    while (ring_is_empty(&r->replies)) {
+        if (conn_now() >= until)
+            return !ring_arm(&r->replies);
+        sched_yield();
+    }
+    return true;
+}

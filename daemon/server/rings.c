@@ -1,0 +1,168 @@
+/*
+ * A session's rings: requests and replies without the socket. A session is awake, its ring looked
+ * at every turn of the loop, from its bell until nothing has come for a while; then its ring is
+ * armed, and the client rings again. While anybody is awake, the loop does not sleep.
+ */
+#include "daemon/server/session_private.h"
+
+#include <sched.h>
+#include <string.h>
+
+#include "daemon/device/fault.h"
+
+#define TAKES_PER_TURN 64u /* requests of one session before the others have their turn */
+#define LOOKS_PER_TURN 16u /* at every ring, before the sockets have theirs */
+
+/* The client's memory may fail under us. Return: false, and the session is over, if it has. */
+static bool rings_are_whole(struct session *s)
+{
+    struct error e = { 0 };
+
+    if (!fault_found(&s->guard))
+        return true;
+    error_set(&e, ERROR_MEMORY_FAULT, "the memory of the rings could not be backed with pages");
+    session_dismiss(s, &e);
+    return false;
+}
+
+void session_rings_open(struct session *s, const struct request *r, struct packet *p)
+{
+    struct device *device = s->service->device;
+    struct error e = { 0 };
+    struct mapping *memory = NULL;
+    struct client_rings *client;
+    struct daemon_rings *ours;
+
+    if (!s->service->config->rings || s->rings) {
+        session_refuse(s, s->rings ? "a second rings_open" : "rings_open, but rings are off");
+        return;
+    }
+    device->ops->import(device, p->fds[0], sizeof(*client), &memory, &e);
+    if (!memory) {
+        session_reply_done(s, r->serial, &e);
+        return;
+    }
+    client = memory->base;
+    ours = (struct daemon_rings *)((char *)s->cells + daemon_rings_offset(s->nslots));
+    s->guard = (struct task){ .mappings = &s->rings, .nmappings = 1 };
+    s->requests = (struct ring_in){ .messages = &client->requests, .state = &ours->requests };
+    s->replies = (struct ring_out){ .messages = &ours->replies, .state = &client->replies };
+    ring_arm(&s->requests); /* before the client hears of it, by the socket one last time */
+    session_reply_done(s, r->serial, &e);
+    s->rings = memory;
+}
+
+void session_undo_rings(struct session *s)
+{
+    list_remove(&s->awake_link);
+    s->rings = mapping_unref(s->rings);
+}
+
+/* ---- requests */
+
+static void session_stay_awake(struct session *s, uint64_t now)
+{
+    s->awake_until_us = now + s->service->config->spin_us;
+}
+
+void session_bell(struct session *s, const struct request *r, struct packet *p)
+{
+    (void)r;
+    (void)p;
+    if (!s->rings) {
+        session_refuse(s, "a bell without rings");
+        return;
+    }
+    session_stay_awake(s, service_now());
+    if (list_empty(&s->awake_link)) {
+        ring_disarm(&s->requests);
+        list_append(&s->service->awake, &s->awake_link);
+    }
+}
+
+/* Return: 0, or -1 where there is none, now or any more. */
+static int session_take_request(struct session *s, struct packet *p)
+{
+    int r;
+
+    p->nfds = 0;
+    fault_enter(&s->guard);
+    r = ring_take(&s->requests, p->bytes, &p->len);
+    fault_leave();
+    if (r == RING_EMPTY || !rings_are_whole(s))
+        return -1;
+    return r < 0 ? session_refuse(s, "its ring holds what no message is") : 0;
+}
+
+unsigned session_take_requests(struct session *s, unsigned limit)
+{
+    struct packet *p = &s->service->in;
+    unsigned n = 0;
+
+    while (s->rings && s->state < SESSION_DOOMED && n < limit && session_take_request(s, p) == 0) {
+        session_handle(s, p);
+        n++;
+    }
+    return n;
+}
+
+/* Return: whether something was there. */
+static bool session_look(struct session *s, uint64_t now)
+{
+    if (session_take_requests(s, TAKES_PER_TURN)) {
+        session_stay_awake(s, now);
+        return true;
+    }
+    if (now >= s->awake_until_us) {
+        if (ring_arm(&s->requests))
+            list_remove(&s->awake_link);
+        else
+            ring_disarm(&s->requests);
+    }
+    return false;
+}
+
+bool sessions_look(struct service *service, bool once)
+{
+    struct session *s, *tmp;
+
+    for (unsigned i = 0; i < (once ? 1 : LOOKS_PER_TURN) && !list_empty(&service->awake); i++) {
+        uint64_t now = service_now();
+        bool found = false;
+
+        list_for_each_safe(s, tmp, &service->awake, awake_link)
+            found |= session_look(s, now);
+        if (!found)
+            sched_yield();
+    }
+    return !list_empty(&service->awake);
+}
+
+/* ---- replies */
+
+static void session_ring(struct session *s)
+{
+    struct reply bell = { .kind = REPLY_BELL };
+    uint8_t *out = s->service->out;
+    int r = codec_encode_reply(&bell, out);
+
+    /* no room: it has not read the socket yet, and wakes for that */
+    r = packet_send(s->socket, out, (uint32_t)r, -1);
+    if (r < 0)
+        session_doom(s, "disconnected");
+}
+
+bool session_put_reply(struct session *s, const void *bytes, uint32_t len)
+{
+    bool put, asleep;
+
+    if (!s->rings)
+        return false;
+    fault_enter(&s->guard);
+    put = ring_put(&s->replies, bytes, len) == 0;
+    asleep = put && ring_take_bell(&s->replies);
+    fault_leave();
+    if (asleep)
+        session_ring(s);
+    return put;
+}

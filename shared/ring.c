@@ -1,0 +1,102 @@
+#include "shared/ring.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#define ALIGNMENT 8u /* of messages: a length never wraps around the end */
+
+static uint32_t record_bytes(uint32_t len)
+{
+    return ((uint32_t)sizeof(len) + len + ALIGNMENT - 1) & ~(ALIGNMENT - 1);
+}
+
+static uint32_t bytes_to_end(uint64_t place)
+{
+    return RING_BYTES - (uint32_t)(place % RING_BYTES);
+}
+
+static void copy_in(struct ring_messages *m, uint64_t place, const void *bytes, uint32_t len)
+{
+    const uint32_t first = MIN(len, bytes_to_end(place));
+
+    memcpy(&m->bytes[place % RING_BYTES], bytes, first);
+    memcpy(m->bytes, (const uint8_t *)bytes + first, len - first);
+}
+
+static void copy_out(const struct ring_messages *m, uint64_t place, void *bytes, uint32_t len)
+{
+    const uint32_t first = MIN(len, bytes_to_end(place));
+
+    memcpy(bytes, &m->bytes[place % RING_BYTES], first);
+    memcpy((uint8_t *)bytes + first, m->bytes, len - first);
+}
+
+/* A head that cannot be is taken for a full ring: it harms only whoever wrote it. */
+bool ring_has_room(const struct ring_out *r, uint32_t len)
+{
+    uint64_t used = r->tail - atomic_load_explicit(&r->state->head, memory_order_acquire);
+
+    return used <= RING_BYTES && RING_BYTES - used >= record_bytes(len);
+}
+
+int ring_put(struct ring_out *r, const void *bytes, uint32_t len)
+{
+    assert(len > 0 && len <= RING_MESSAGE_MAX);
+    if (!ring_has_room(r, len))
+        return RING_FULL;
+    copy_in(r->messages, r->tail, &len, sizeof(len));
+    copy_in(r->messages, r->tail + sizeof(len), bytes, len);
+    r->tail += record_bytes(len);
+    atomic_store_explicit(&r->messages->tail, r->tail, memory_order_release);
+    return 0;
+}
+
+/* The fences of this and of ring_arm() see to it that one of the two finds what the other wrote. */
+bool ring_take_bell(struct ring_out *r)
+{
+    uint64_t armed;
+
+    atomic_thread_fence(memory_order_seq_cst);
+    armed = atomic_load_explicit(&r->state->armed, memory_order_relaxed);
+    if (armed == 0 || armed == r->rung)
+        return false;
+    r->rung = armed;
+    return true;
+}
+
+bool ring_is_empty(const struct ring_in *r)
+{
+    return atomic_load_explicit(&r->messages->tail, memory_order_acquire) == r->head;
+}
+
+int ring_take(struct ring_in *r, void *bytes, uint32_t *ret_len)
+{
+    uint64_t there = atomic_load_explicit(&r->messages->tail, memory_order_acquire) - r->head;
+    uint32_t len;
+
+    if (there == 0)
+        return RING_EMPTY;
+    if (there > RING_BYTES || there % ALIGNMENT)
+        return -EPROTO;
+    copy_out(r->messages, r->head, &len, sizeof(len)); /* once: it may change under us */
+    if (len == 0 || len > RING_MESSAGE_MAX || record_bytes(len) > there)
+        return -EPROTO;
+    copy_out(r->messages, r->head + sizeof(len), bytes, len);
+    r->head += record_bytes(len);
+    atomic_store_explicit(&r->state->head, r->head, memory_order_release);
+    *ret_len = len;
+    return 0;
+}
+
+bool ring_arm(struct ring_in *r)
+{
+    atomic_store_explicit(&r->state->armed, ++r->narmed, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+    return ring_is_empty(r);
+}
+
+void ring_disarm(struct ring_in *r)
+{
+    atomic_store_explicit(&r->state->armed, 0, memory_order_relaxed);
+}

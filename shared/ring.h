@@ -1,0 +1,73 @@
+/*
+ * Rings: messages through shared memory, one producer and one consumer, without a system call. No
+ * I/O: who sleeps and who wakes whom is the caller's, with the help of two numbers.
+ *
+ * What the producer writes and what the consumer writes lie in different memory, so that each side
+ * may be denied the other's. Neither side ever reads back what it wrote: its own place is kept in
+ * private memory, and what the other side says is believed only as far as it cannot hurt.
+ *
+ * A consumer about to sleep arms the ring and looks once more. A producer that finds it armed rings
+ * a bell, by other means, once for every arming. So no message is overlooked, and a consumer that
+ * is awake (ring_disarm) is not rung.
+ */
+#ifndef SHARED_RING_H
+#define SHARED_RING_H
+
+#include <stdatomic.h>
+
+#include "shared/base.h"
+
+#define RING_BYTES       (128u << 10) /* of messages that are not yet taken; a power of two */
+#define RING_MESSAGE_MAX (64u << 10)
+
+/* The producer's memory. */
+struct ring_messages {
+    _Alignas(128) _Atomic uint64_t tail; /* bytes ever put */
+    _Alignas(128) uint8_t bytes[RING_BYTES];
+};
+
+/* The consumer's memory. */
+struct ring_state {
+    _Alignas(128) _Atomic uint64_t head;  /* bytes ever taken */
+    _Alignas(128) _Atomic uint64_t armed; /* 0: awake; else asleep, a new number every time */
+};
+
+/* The producer's end; zeroed but for the first two. */
+struct ring_out {
+    struct ring_messages *messages;
+    const struct ring_state *state;
+    uint64_t tail;
+    uint64_t rung; /* the arming that was last answered */
+};
+
+/* The consumer's end; zeroed but for the first two. */
+struct ring_in {
+    const struct ring_messages *messages;
+    struct ring_state *state;
+    uint64_t head;
+    uint64_t narmed;
+};
+
+/* Conditions */
+#define RING_FULL  1
+#define RING_EMPTY 2
+
+/* Whether a message of `len` bytes has room. */
+bool ring_has_room(const struct ring_out *r, uint32_t len);
+/* Puts a copy of `len` bytes, 1 to RING_MESSAGE_MAX. Return: 0 or RING_FULL. */
+int ring_put(struct ring_out *r, const void *bytes, uint32_t len);
+/* After a put: whether the consumer may be asleep and is to be rung; true once for every arming. */
+bool ring_take_bell(struct ring_out *r);
+
+/*
+ * Copies the oldest message out, to `bytes` of RING_MESSAGE_MAX. Return: 0, RING_EMPTY, or -EPROTO:
+ * the other side wrote what no producer writes, and the ring is of no more use.
+ */
+int ring_take(struct ring_in *r, void *bytes, uint32_t *ret_len);
+bool ring_is_empty(const struct ring_in *r);
+/* Before sleeping. Return: whether to sleep; false: there is something to take first. */
+bool ring_arm(struct ring_in *r);
+/* Awake again, and looking by itself. */
+void ring_disarm(struct ring_in *r);
+
+#endif
