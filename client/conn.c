@@ -102,6 +102,7 @@ int conn_new(const char *path, struct ruccl_conn **ret, struct error *e)
     for (uint32_t i = 0; i < CONN_BUCKETS; i++) {
         list_init(&c->pending[i]);
         list_init(&c->regions[i]);
+        list_init(&c->idle_by_size[i]);
     }
     c->packet = malloc(sizeof(*c->packet));
     c->buffer = malloc(PACKET_BYTES_MAX);

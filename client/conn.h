@@ -66,8 +66,9 @@ struct ruccl_conn {
     uint32_t *free_slots;
 
     uint32_t last_region;
-    struct list regions[CONN_BUCKETS]; /* the user's, by address of the handle */
-    struct list idle;                  /* staging regions nobody uses, least recently used first */
+    struct list regions[CONN_BUCKETS]; /* the caller's, by address of the handle */
+    struct list idle;                  /* the pool's that nobody uses, least recently used first */
+    struct list idle_by_size[CONN_BUCKETS];
     uint64_t idle_bytes;
 
     uint32_t last_comm;

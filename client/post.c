@@ -109,13 +109,30 @@ static int check_shape(const struct posting *p, const struct operand *o, struct 
                      o->name, is.s, must_be.s);
 }
 
-/* Where the operand's bytes are: in a live region, or somewhere at least. */
-static int check_memory(const struct posting *p, struct operand *o, struct error *e)
+/* The daemon knows how large the region was made, which may be more than was asked for. */
+static int check_region(const struct posting *p, const struct operand *o, struct error *e)
 {
-    if (o->t->region && !region_is_live(p->conn, o->t->region))
+    const struct ruccl_region *region = o->t->region;
+    uint64_t end;
+
+    if (!region_is_live(p->conn, region))
         return error_set(e, ERROR_INVALID_ARGUMENT,
                          "%s: the region of %s is not a live one of this connection", p->row->name,
                          o->name);
+    if (!add_u64(o->t->offset, o->bytes, &end) || end > region->bytes)
+        return error_set(e, ERROR_OUT_OF_RANGE,
+                         "%s: %sput of %llu bytes at offset %llu ends behind its region of %llu "
+                         "bytes",
+                         p->row->name, o->name, (unsigned long long)o->bytes,
+                         (unsigned long long)o->t->offset, (unsigned long long)region->bytes);
+    return 0;
+}
+
+/* Where the operand's bytes are: in a live region, or somewhere at least. */
+static int check_memory(const struct posting *p, struct operand *o, struct error *e)
+{
+    if (o->t->region && check_region(p, o, e) < 0)
+        return -(int)e->code;
     o->plain = !o->t->region && o->bytes > 0;
     if (o->plain && !o->t->data)
         return error_set(e, ERROR_INVALID_ARGUMENT, "%s: %s has neither region nor data",
@@ -283,6 +300,11 @@ static struct wire_operand wire_of(const struct operand *o)
     return (struct wire_operand){ o->t->region->number, o->t->offset };
 }
 
+static struct ruccl_region *hold(const struct operand *o)
+{
+    return o->t && o->t->region ? region_hold(o->t->region) : NULL;
+}
+
 /* One stage under both, so that they lie in it as they do in the caller's memory. */
 static int stage_in_place(struct posting *p, struct ruccl_work *w, struct error *e)
 {
@@ -341,6 +363,8 @@ static int stage(struct posting *p, struct ruccl_work *w, struct error *e)
 
     p->post.in = wire_of(&p->in);
     p->post.out = wire_of(&p->out);
+    w->held_in = hold(&p->in);
+    w->held_out = hold(&p->out);
     if (p->in.plain && p->out.plain && is_in_place(p))
         r = stage_in_place(p, w, e);
     else

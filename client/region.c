@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -18,10 +19,12 @@
 #define MADV_COLLAPSE 25
 #endif
 
-#define HUGE_PAGE (2u << 20)
+#define HUGE_PAGE        (2u << 20)
+#define REGION_BYTES_MAX (1ull << 62)
 
+#define POOL_IDLE_MAX   (256u << 20) /* what the pool keeps for later */
+#define POOL_STEPS_LOG2 3            /* sizes from one power of two to the next */
 #define STAGE_BYTES_MIN (64u << 10)
-#define STAGE_IDLE_MAX  (256u << 20) /* what the pool keeps for later */
 
 /* ---------------------------------------------------------------- memory */
 
@@ -56,25 +59,38 @@ static void populate(void *data, uint64_t bytes)
         madvise(data, bytes, MADV_COLLAPSE);
 }
 
-static struct ruccl_region *region_free(struct ruccl_region *region)
+static void region_unmap(struct ruccl_region *region)
 {
-    munmap(region->data, region->mapped);
+    if (region->data)
+        munmap(region->data, region->mapped);
+    region->data = NULL;
+}
+
+static void region_free(struct ruccl_region *region)
+{
+    region_unmap(region);
     free(region);
-    return NULL;
+}
+
+static uint64_t page_bytes(void)
+{
+    return (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 static int region_map(struct ruccl_conn *c, int memfd, uint64_t bytes, struct ruccl_region **ret,
                       struct error *e)
 {
-    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    const uint64_t page = page_bytes();
     struct ruccl_region *region = calloc(1, sizeof(*region));
 
     if (!region)
         return error_set_errno(e, ENOMEM, "region");
     region->conn = c;
-    region->bytes = bytes;
+    region->refs = 1;
+    region->bytes = region->capacity = bytes;
     region->mapped = (size_t)((bytes + page - 1) & ~(page - 1));
     list_init(&region->link);
+    list_init(&region->order);
     region->data = map_aligned(memfd, region->mapped);
     if (region->data == MAP_FAILED) {
         int err = errno;
@@ -88,7 +104,7 @@ static int region_map(struct ruccl_conn *c, int memfd, uint64_t bytes, struct ru
 
 int memfd_new(uint64_t bytes, int *ret, struct error *e)
 {
-    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    const uint64_t page = page_bytes();
     int fd = memfd_create("ruccl", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     if (fd < 0)
@@ -108,7 +124,7 @@ int memfd_new(uint64_t bytes, int *ret, struct error *e)
 static int region_open(struct ruccl_region *region, int memfd, struct error *e)
 {
     struct ruccl_conn *c = region->conn;
-    struct request q = { .kind = REQUEST_REGION_OPEN, .region_open.bytes = region->bytes };
+    struct request q = { .kind = REQUEST_REGION_OPEN, .region_open.bytes = region->capacity };
 
     region->number = ++c->last_region;
     q.region_open.region = region->number;
@@ -124,15 +140,15 @@ static void region_close(struct ruccl_region *region)
 }
 
 /* Without the lock: making and backing memory takes its time. */
-static int region_make(struct ruccl_conn *c, uint64_t bytes, uint64_t used, int *ret_memfd,
+static int region_make(struct ruccl_conn *c, uint64_t capacity, uint64_t used, int *ret_memfd,
                        struct ruccl_region **ret, struct error *e)
 {
     int memfd = -1, r;
 
-    r = memfd_new(bytes, &memfd, e);
+    r = memfd_new(capacity, &memfd, e);
     if (r < 0)
         return r;
-    r = region_map(c, memfd, bytes, ret, e);
+    r = region_map(c, memfd, capacity, ret, e);
     if (r < 0) {
         close(memfd);
         return r;
@@ -143,17 +159,14 @@ static int region_make(struct ruccl_conn *c, uint64_t bytes, uint64_t used, int 
 }
 
 /* Fresh memory, the first `used` bytes backed, known to the daemon. */
-static int region_new(struct ruccl_conn *c, uint64_t bytes, uint64_t used,
+static int region_new(struct ruccl_conn *c, uint64_t capacity, uint64_t used,
                       struct ruccl_region **ret, struct error *e)
 {
     struct ruccl_region *region;
     int memfd = -1, r;
 
-    r = conn_check(c, e);
-    if (r < 0)
-        return r;
     pthread_mutex_unlock(&c->lock);
-    r = region_make(c, bytes, used, &memfd, &region, e);
+    r = region_make(c, capacity, used, &memfd, &region, e);
     pthread_mutex_lock(&c->lock);
     if (r < 0)
         return r;
@@ -163,82 +176,172 @@ static int region_new(struct ruccl_conn *c, uint64_t bytes, uint64_t used,
         region_free(region);
         return r;
     }
+    region->pooled = true;
     *ret = region;
     return 0;
 }
 
-/* ---------------------------------------------------------------- the staging pool */
+/* ---------------------------------------------------------------- the pool */
 
-/* Powers of two, so that a slightly larger tensor finds the same region. */
-static uint64_t stage_class(uint64_t bytes)
+/*
+ * The sizes that are made: whole pages, eight steps from one power of two to the next, so that a
+ * slightly larger tensor finds the same region and less than an eighth lies fallow.
+ */
+static uint64_t pool_capacity(uint64_t bytes)
 {
-    uint64_t class = STAGE_BYTES_MIN;
+    uint64_t step = MAX((1ull << (63 - __builtin_clzll(bytes))) >> POOL_STEPS_LOG2, page_bytes());
 
-    while (class < bytes)
-        class *= 2;
-    return class;
+    return (bytes + step - 1) / step * step;
 }
 
-static struct ruccl_region *stage_take(struct ruccl_conn *c, struct ruccl_region *stage)
+static struct list *pool_shelf(struct ruccl_conn *c, uint64_t capacity)
 {
-    list_remove(&stage->link);
-    c->idle_bytes -= stage->bytes;
-    return stage;
+    const int log2 = 63 - __builtin_clzll(capacity);
+    const uint64_t step = capacity >> (log2 - POOL_STEPS_LOG2);
+
+    return &c->idle_by_size[((uint64_t)log2 << POOL_STEPS_LOG2 ^ step) % CONN_BUCKETS];
 }
 
-static void stage_trim(struct ruccl_conn *c, uint64_t keep_bytes)
+static void pool_put(struct ruccl_conn *c, struct ruccl_region *region)
 {
-    while (c->idle_bytes > keep_bytes)
-        region_close(stage_take(c, list_first(&c->idle, struct ruccl_region, link)));
+    c->idle_bytes += region->capacity;
+    if (region->lost) { /* the first to be trimmed, and never found */
+        list_prepend(&c->idle, &region->order);
+        return;
+    }
+    list_append(&c->idle, &region->order);
+    /* The one used last is the one most likely to be in a cache. */
+    list_prepend(pool_shelf(c, region->capacity), &region->link);
 }
 
-static struct ruccl_region *stage_find(struct ruccl_conn *c, uint64_t bytes)
+static struct ruccl_region *pool_take(struct ruccl_conn *c, struct ruccl_region *region)
 {
-    struct ruccl_region *stage;
+    list_remove(&region->link);
+    list_remove(&region->order);
+    c->idle_bytes -= region->capacity;
+    region->refs = 1;
+    return region;
+}
 
-    list_for_each (stage, &c->idle, link)
-        if (stage->bytes == bytes)
-            return stage;
+static struct ruccl_region *pool_find(struct ruccl_conn *c, uint64_t capacity)
+{
+    struct ruccl_region *region;
+
+    list_for_each(region, pool_shelf(c, capacity), link)
+        if (region->capacity == capacity)
+            return pool_take(c, region);
     return NULL;
+}
+
+/* Gives back what has been idle longest. */
+static void pool_trim(struct ruccl_conn *c, uint64_t keep_bytes)
+{
+    while (!list_empty(&c->idle)) {
+        struct ruccl_region *region = list_first(&c->idle, struct ruccl_region, order);
+
+        if (c->idle_bytes <= keep_bytes && !region->lost)
+            return;
+        region_close(pool_take(c, region));
+    }
+}
+
+static int pool_make(struct ruccl_conn *c, uint64_t capacity, uint64_t used,
+                     struct ruccl_region **ret, struct error *e)
+{
+    struct error first = { 0 };
+    int r;
+
+    r = region_new(c, capacity, used, ret, &first);
+    if (first.code == ERROR_QUOTA && c->idle_bytes > 0) {
+        pool_trim(c, 0);
+        return region_new(c, capacity, used, ret, e);
+    }
+    if (r < 0)
+        *e = first;
+    return r;
+}
+
+static int pool_get(struct ruccl_conn *c, uint64_t bytes, uint64_t bytes_min,
+                    struct ruccl_region **ret, struct error *e)
+{
+    const uint64_t capacity = pool_capacity(MAX(bytes, bytes_min));
+    struct ruccl_region *region;
+    int r;
+
+    r = conn_check(c, e);
+    if (r < 0)
+        return r;
+    region = pool_find(c, capacity);
+    pool_trim(c, POOL_IDLE_MAX);
+    if (!region)
+        r = pool_make(c, capacity, bytes, &region, e);
+    if (r < 0)
+        return r;
+    region->bytes = bytes;
+    *ret = region;
+    return 0;
 }
 
 int stage_get(struct ruccl_conn *c, uint64_t bytes, struct ruccl_region **ret, struct error *e)
 {
-    uint64_t class = bytes <= 1ull << 62 ? stage_class(bytes) : bytes;
-    struct ruccl_region *stage = stage_find(c, class);
-    struct error first = { 0 };
     int r;
 
-    if (stage) {
-        *ret = stage_take(c, stage);
-        stage_trim(c, STAGE_IDLE_MAX);
-        return 0;
-    }
-    stage_trim(c, STAGE_IDLE_MAX);
-    r = region_new(c, class, bytes, ret, &first);
+    if (bytes > REGION_BYTES_MAX)
+        return error_set_errno(e, ENOMEM, "stage plain memory");
+    r = pool_get(c, bytes, STAGE_BYTES_MIN, ret, e);
     if (r == 0)
-        return 0;
-    if (first.code == ERROR_QUOTA && c->idle_bytes > 0) {
-        stage_trim(c, 0);
-        return region_new(c, class, bytes, ret, e);
-    }
-    *e = first;
+        (*ret)->dirty = MAX((*ret)->dirty, bytes);
     return r;
 }
 
-void stage_put(struct ruccl_conn *c, struct ruccl_region *stage)
+/* From the pool, zeroed: what an earlier use has written is not for the next one to see. */
+static int region_get(struct ruccl_conn *c, uint64_t bytes, struct ruccl_region **ret,
+                      struct error *e)
 {
-    if (!stage)
-        return;
-    if (c->end.code) {
-        region_free(stage);
-        return;
+    struct ruccl_region *region;
+    int r;
+
+    r = pool_get(c, bytes, 1, &region, e);
+    if (r < 0)
+        return r;
+    pthread_mutex_unlock(&c->lock);
+    memset(region->data, 0, MIN(region->dirty, bytes));
+    pthread_mutex_lock(&c->lock);
+    region->dirty = MAX(region->dirty, bytes);
+    r = conn_check(c, e); /* it may have ended meanwhile, and its pool with it */
+    if (r < 0) {
+        region_free(region);
+        return r;
     }
-    c->idle_bytes += stage->bytes;
-    list_append(&c->idle, &stage->link);
+    *ret = region;
+    return 0;
 }
 
-/* ---------------------------------------------------------------- the user's regions */
+struct ruccl_region *region_hold(struct ruccl_region *region)
+{
+    if (!region->pooled)
+        return NULL;
+    region->refs++;
+    return region;
+}
+
+void region_let_go(struct ruccl_region *region)
+{
+    if (!region || --region->refs > 0)
+        return;
+    if (region->conn->end.code)
+        region_free(region);
+    else
+        pool_put(region->conn, region);
+}
+
+void region_mark_lost(struct ruccl_region *region)
+{
+    if (region)
+        region->lost = true;
+}
+
+/* ---------------------------------------------------------------- the caller's regions */
 
 static struct list *bucket_of(const struct ruccl_conn *c, const struct ruccl_region *region)
 {
@@ -255,17 +358,24 @@ bool region_is_live(const struct ruccl_conn *c, const struct ruccl_region *regio
     return false;
 }
 
+/* A work that a thread is about to post may hold one: the memory goes, the rest follows it. */
+static void region_abandon(struct ruccl_region *region)
+{
+    list_remove(&region->link);
+    region_unmap(region);
+    if (--region->refs == 0)
+        region_free(region);
+}
+
 void regions_free_all(struct ruccl_conn *c)
 {
     struct ruccl_region *region, *tmp;
 
-    list_for_each_safe (region, tmp, &c->idle, link)
-        region_free(stage_take(c, region));
+    while (!list_empty(&c->idle))
+        region_free(pool_take(c, list_first(&c->idle, struct ruccl_region, order)));
     for (uint32_t i = 0; i < CONN_BUCKETS; i++)
-        list_for_each_safe (region, tmp, &c->regions[i], link) {
-            list_remove(&region->link);
-            region_free(region);
-        }
+        list_for_each_safe(region, tmp, &c->regions[i], link)
+            region_abandon(region);
 }
 
 static int check_new_region(const struct ruccl_conn *c, uint64_t bytes, const void *ret,
@@ -273,7 +383,7 @@ static int check_new_region(const struct ruccl_conn *c, uint64_t bytes, const vo
 {
     if (!c || !ret)
         return report_new(ERROR_INVALID_ARGUMENT, "%s: %s is NULL", what, c ? "ret" : "conn");
-    if (bytes == 0 || bytes > 1ull << 62)
+    if (bytes == 0 || bytes > REGION_BYTES_MAX)
         return report_new(ERROR_INVALID_ARGUMENT, "%s: a region cannot have %llu bytes", what,
                           (unsigned long long)bytes);
     return 0;
@@ -290,7 +400,7 @@ int ruccl_alloc(struct ruccl_conn *c, uint64_t bytes, struct ruccl_region **ret)
         r = conn_enter(c);
     if (r < 0)
         return r;
-    r = region_new(c, bytes, bytes, &region, &e);
+    r = region_get(c, bytes, &region, &e);
     if (r == 0)
         list_append(bucket_of(c, region), &region->link);
     conn_exit(c);
@@ -366,6 +476,7 @@ int ruccl_register(struct ruccl_conn *c, int memfd, uint64_t bytes, struct ruccl
     return r < 0 ? report_error(&e) : 0;
 }
 
+/* The daemon keeps a mapping of its own for as long as operations use it. */
 void ruccl_release(struct ruccl_region *region)
 {
     struct ruccl_conn *c;
@@ -374,11 +485,15 @@ void ruccl_release(struct ruccl_region *region)
         return;
     c = region->conn;
     list_remove(&region->link);
-    region_close(region);
+    if (region->pooled)
+        region_let_go(region);
+    else
+        region_close(region);
+    pool_trim(c, POOL_IDLE_MAX);
     conn_exit(c);
 }
 
-/* Both kinds end alike: the daemon keeps its own mapping for as long as operations use it. */
+/* Whoever made the memory, the caller needs it no more. */
 void ruccl_free(struct ruccl_region *region)
 {
     ruccl_release(region);

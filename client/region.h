@@ -1,7 +1,8 @@
 /*
- * Regions: memory that the daemon maps too. The user's, found by their handles, and the staging
- * pool, through which plain memory travels: its regions are kept and used again, so that a program
- * that repeats its calls allocates nothing. All with the connection's lock held.
+ * Regions: memory that the daemon maps too. The caller's, found by their handles, and stages,
+ * through which plain memory travels. What this library makes for either comes from one pool and
+ * goes back there once neither the caller nor a work needs it, so that a program that repeats its
+ * calls makes nothing. All with the connection's lock held.
  */
 #ifndef CLIENT_REGION_H
 #define CLIENT_REGION_H
@@ -11,10 +12,16 @@
 struct ruccl_region {
     struct ruccl_conn *conn;
     uint32_t number;
+    unsigned refs; /* the caller's handle, and works */
+    bool pooled;   /* made here; false: registered by the caller */
+    bool lost;     /* the daemon found it without pages, and takes it no more */
     uint8_t *data;
-    uint64_t bytes;
-    size_t mapped;    /* bytes rounded up to pages */
-    struct list link; // ruccl_conn::regions or ::idle; of a stage in use: none
+    uint64_t bytes;    /* as asked for */
+    uint64_t capacity; /* as the daemon knows it */
+    uint64_t dirty;    /* pooled: from here on, it has never been handed out and is zero */
+    size_t mapped;     /* capacity rounded up to pages */
+    struct list link;  // ruccl_conn::regions or ::idle_by_size; of a stage in use: none
+    struct list order; // ruccl_conn::idle
 };
 
 /* Is this the handle of a live region of this connection? Does not look into it. */
@@ -23,8 +30,18 @@ bool region_is_live(const struct ruccl_conn *c, const struct ruccl_region *regio
 /* A region of at least `bytes` from the pool, whose contents are anything. Gives up the lock. */
 int stage_get(struct ruccl_conn *c, uint64_t bytes, struct ruccl_region **ret, struct error *e);
 
-/* Back to the pool; NULL is allowed. Never sends. */
-void stage_put(struct ruccl_conn *c, struct ruccl_region *stage);
+/*
+ * For a work that uses a live region: its memory is not handed out again before it is let go.
+ * Return: `region`; NULL for a registered one, which is closed as soon as its caller says so and
+ * which the daemon keeps mapped for its operations.
+ */
+struct ruccl_region *region_hold(struct ruccl_region *region);
+
+/* Ends a work's use, of a stage too; NULL is allowed. Never sends. */
+void region_let_go(struct ruccl_region *region);
+
+/* The daemon may have found it without pages: it is not used again. NULL is allowed. */
+void region_mark_lost(struct ruccl_region *region);
 
 /* When the connection has ended: unmaps what it holds, but for stages that works still hold. */
 void regions_free_all(struct ruccl_conn *c);

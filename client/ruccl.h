@@ -123,7 +123,8 @@ struct ruccl_region;
 
 /*
  * Shared memory that the daemon maps too: tensors in it are never copied. Zeroed, page-aligned.
- * Errors: QUOTA, NO_MEMORY. The memory stays until freed *and* no operation uses it.
+ * Errors: QUOTA, NO_MEMORY. The memory stays until freed *and* no operation uses it; up to 256 MiB
+ * of it are then kept for the connection's next calls, unless a quota wants them back.
  */
 int ruccl_alloc(struct ruccl_conn *conn, uint64_t bytes, struct ruccl_region **ret);
 void ruccl_free(struct ruccl_region *region);

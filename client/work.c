@@ -13,14 +13,22 @@
 
 /* ---------------------------------------------------------------- the end of a work */
 
+/* All but the stage that may still have output to copy. */
+static void let_go_of_memory(struct ruccl_work *w)
+{
+    region_let_go(steal(&w->stage_in));
+    region_let_go(steal(&w->held_in));
+    region_let_go(steal(&w->held_out));
+}
+
 static void work_free(struct ruccl_work *w)
 {
     if (w->slot != NO_SLOT) {
         conn_give_slot(w->conn, w->slot); /* it was never posted */
         conn_wake(w->conn);
     }
-    stage_put(w->conn, w->stage_in);
-    stage_put(w->conn, w->stage_out);
+    let_go_of_memory(w);
+    region_let_go(w->stage_out);
     if (w->forming)
         member_unref(w->forming);
     conn_unref(w->conn);
@@ -87,6 +95,15 @@ static void take_reply(struct ruccl_work *w, const struct reply *reply)
     }
 }
 
+/* Whose memory it was, the error says; which of a rank's tensors, it does not. */
+static void mark_memory_lost(const struct ruccl_work *w)
+{
+    region_mark_lost(w->stage_in);
+    region_mark_lost(w->stage_out);
+    region_mark_lost(w->held_in);
+    region_mark_lost(w->held_out);
+}
+
 static void work_answered(struct pending *p, const struct reply *reply)
 {
     struct ruccl_work *w = container_of(p, struct ruccl_work, pending);
@@ -104,9 +121,11 @@ static void work_answered(struct pending *p, const struct reply *reply)
     w->state = w->output.to && !w->error.code ? WORK_STAGED : WORK_DONE;
     if (w->forming && w->error.code)
         member_fail(w->forming);
-    stage_put(w->conn, steal(&w->stage_in));
+    if (w->error.code == ERROR_MEMORY_FAULT)
+        mark_memory_lost(w);
+    let_go_of_memory(w);
     if (w->state == WORK_DONE)
-        stage_put(w->conn, steal(&w->stage_out));
+        region_let_go(steal(&w->stage_out));
     work_unref(w);
 }
 
@@ -173,7 +192,7 @@ static void copy_out(struct ruccl_work *w)
     memcpy(w->output.to, w->output.from, output_bytes(w));
     pthread_mutex_lock(&c->lock);
     w->state = WORK_DONE;
-    stage_put(c, steal(&w->stage_out));
+    region_let_go(steal(&w->stage_out));
     conn_wake(c);
 }
 

@@ -40,6 +40,7 @@ struct ruccl_work {
     uint64_t *counts;
 
     struct ruccl_region *stage_in, *stage_out;
+    struct ruccl_region *held_in, *held_out; /* the caller's, which may free them meanwhile */
     struct work_output output;
     struct ruccl_member *forming; /* what a join or split makes; referenced */
 };

@@ -32,6 +32,12 @@ static inline void list_append(struct list *l, struct list *e)
     l->prev = e;
 }
 
+/* Puts `e` at the start of the list `l`. */
+static inline void list_prepend(struct list *l, struct list *e)
+{
+    list_append(l->next, e);
+}
+
 /* Takes `e` out and leaves it an empty ring of its own, so taking it out twice is harmless. */
 static inline void list_remove(struct list *e)
 {

@@ -3,12 +3,14 @@
  * of them return, soon and with the reason.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -310,17 +312,21 @@ static void ask_for_memory(struct stage *s, struct part *me)
 }
 
 /* It sends without waiting until the socket is full. */
-static void free_and_ask_for_more(struct stage *s, struct part *me)
+static void release_and_ask_for_more(struct stage *s, struct part *me)
 {
     static struct ruccl_region *regions[1000];
     struct ruccl_conn *conn = part_connect(s, me);
+    int memfd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
+    part_ok(me, ftruncate(memfd, 4096), "ftruncate");
+    part_ok(me, fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), "seal");
     for (size_t i = 0; i < ARRAY_SIZE(regions); i++)
-        part_ok(me, ruccl_alloc(conn, 1, &regions[i]), "alloc");
+        part_ok(me, ruccl_register(conn, memfd, 4096, &regions[i]), "register");
+    close(memfd);
     part_reach(me, 1);
     part_wait(me, 1);
     for (size_t i = 0; i < ARRAY_SIZE(regions); i++)
-        ruccl_free(regions[i]);
+        ruccl_release(regions[i]);
     part_report(me, ruccl_alloc(conn, 1, &regions[0]));
     ruccl_close(conn);
 }
@@ -396,8 +402,9 @@ static void ask_to_connect(struct stage *s, struct part *me)
 }
 
 static const role_fn questions[] = {
-    ask_for_memory,      free_and_ask_for_more, ask_for_id,   ask_to_join,
-    ask_in_plain_memory, ask_to_leave,          ask_to_abort, ask_to_connect,
+    ask_for_memory, release_and_ask_for_more, ask_for_id,
+    ask_to_join,    ask_in_plain_memory,      ask_to_leave,
+    ask_to_abort,   ask_to_connect,
 };
 
 TEST(whoever_asks_a_daemon_that_does_not_answer_is_told_of_its_death)

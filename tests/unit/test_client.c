@@ -39,10 +39,11 @@ struct fake_region {
 
 /* What a test wants of the daemon; all false: it answers everything with success. */
 struct behaviour {
-    bool refuse_version; /* greets with a goodbye */
-    bool hold_posts;     /* leaves them to complete() */
-    bool hold_regions;   /* never answers region_open and leave */
-    bool deny_regions;   /* answers region_open with QUOTA */
+    bool refuse_version;  /* greets with a goodbye */
+    bool hold_posts;      /* leaves them to complete() */
+    bool hold_regions;    /* never answers region_open and leave */
+    bool deny_regions;    /* answers region_open with QUOTA */
+    uint32_t regions_max; /* and with more than so many open; 0: no limit */
     uint32_t slots;
     uint32_t rank; /* whose part the client plays, for the echo */
 };
@@ -185,7 +186,8 @@ static void handle(struct fake_daemon *d, const struct request *q)
         greet(d, q);
         break;
     case REQUEST_REGION_OPEN:
-        if (d->b.deny_regions)
+        if (d->b.deny_regions ||
+            (d->b.regions_max && d->regions_opened - d->regions_closed >= d->b.regions_max))
             answer_done(d, q->serial, ERROR_QUOTA, "no more regions");
         else if (!d->b.hold_regions)
             open_region(d, q);
@@ -1019,7 +1021,234 @@ static void regions_are_used_as_they_are(void **state)
     assert_int_equal(p.daemon->regions_opened, 1);
     ruccl_free(region);
     assert_int_equal(ruccl_all_reduce(p.comm, &in, &out, RUCCL_SUM), -RUCCL_INVALID_ARGUMENT);
-    assert_int_equal(p.daemon->regions_closed, 1);
+    pair_stop(&p);
+}
+
+static void a_region_ends_where_it_was_asked_to(void **state)
+{
+    static const struct {
+        uint64_t offset, bytes;
+        enum ruccl_code code;
+    } rows[] = {
+        { 98, 2, RUCCL_OK },
+        { 100, 0, RUCCL_OK },
+        { 99, 2, RUCCL_OUT_OF_RANGE },
+        { 101, 0, RUCCL_OUT_OF_RANGE },
+        { UINT64_MAX, 2, RUCCL_OUT_OF_RANGE },
+    };
+    struct pair p = pair_start((struct behaviour){ 0 });
+    struct ruccl_region *region;
+
+    (void)state;
+    assert_int_equal(ruccl_alloc(p.conn, 100, &region), 0);
+    for (uint32_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct ruccl_tensor t = { RUCCL_U8, 1, { rows[i].bytes }, region, rows[i].offset, NULL };
+
+        assert_int_equal(ruccl_all_reduce(p.comm, &t, &t, RUCCL_SUM), -(int)rows[i].code);
+        assert_int_equal(await_request(p.daemon, REQUEST_POST, i).post.rejection.code,
+                         rows[i].code);
+    }
+    assert_non_null(strstr(ruccl_last_error()->text, "region of 100 bytes"));
+    pair_stop(&p);
+}
+
+/* ---------------------------------------------------------------- the pool */
+
+static uint8_t *alloc_zeroed(struct pair *p, uint64_t bytes, struct ruccl_region **ret)
+{
+    uint8_t *data;
+
+    assert_int_equal(ruccl_alloc(p->conn, bytes, ret), 0);
+    assert_int_equal(ruccl_region_bytes(*ret), bytes);
+    data = ruccl_region_data(*ret);
+    for (uint64_t i = 0; i < bytes; i++)
+        assert_int_equal(data[i], 0);
+    return data;
+}
+
+static void alloc_in_a_loop_makes_nothing(void **state)
+{
+    static const uint64_t sizes[] = { 1, 4096, 70000, (3u << 20) + 5 };
+    struct pair p = pair_start((struct behaviour){ 0 });
+
+    (void)state;
+    for (int i = 0; i < 20; i++)
+        for (size_t k = 0; k < ARRAY_SIZE(sizes); k++) {
+            struct ruccl_region *region, *other;
+
+            assert_int_equal(ruccl_alloc(p.conn, sizes[k], &region), 0);
+            assert_int_equal(ruccl_alloc(p.conn, sizes[k], &other), 0);
+            assert_ptr_not_equal(ruccl_region_data(region), ruccl_region_data(other));
+            ruccl_free(region);
+            ruccl_free(other);
+        }
+    /* Two of each, of which the first two share a page's size. */
+    assert_int_equal(p.daemon->regions_opened, 2 * ARRAY_SIZE(sizes) - 2);
+    assert_int_equal(p.daemon->regions_closed, 0);
+    pair_stop(&p);
+}
+
+static void freed_memory_is_zero_when_it_is_handed_out_again(void **state)
+{
+    static const uint64_t sizes[] = { 8000, 4500, 8192, 1, 6000 };
+    struct pair p = pair_start((struct behaviour){ 0 });
+    struct ruccl_region *region;
+    uint8_t plain[500];
+    struct ruccl_tensor t = bytes_tensor(plain, sizeof(plain));
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        memset(alloc_zeroed(&p, sizes[i], &region), 0xff, sizes[i]);
+        ruccl_free(region);
+    }
+    assert_int_equal(p.daemon->regions_opened, 2);
+
+    /* Also what was a stage before. */
+    memset(plain, 0xee, sizeof(plain));
+    assert_int_equal(ruccl_all_reduce(p.comm, &t, &t, RUCCL_SUM), 0);
+    alloc_zeroed(&p, 64u << 10, &region);
+    assert_int_equal(p.daemon->regions_opened, 3);
+    pair_stop(&p);
+}
+
+static void no_more_than_a_quarter_lies_fallow(void **state)
+{
+    static const uint64_t sizes[] = { 1, 4097, 33000, 65537, (1u << 20) + 1, (5u << 20) - 1 };
+    struct pair p = pair_start((struct behaviour){ 0 });
+
+    (void)state;
+    for (uint32_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        struct ruccl_region *region;
+        struct request q;
+
+        assert_int_equal(ruccl_alloc(p.conn, sizes[i], &region), 0);
+        q = await_request(p.daemon, REQUEST_REGION_OPEN, i);
+        assert_in_range(q.region_open.bytes, sizes[i], MAX(sizes[i] / 4 * 5, sizes[i] + 4095));
+    }
+    pair_stop(&p);
+}
+
+static void idle_memory_is_bounded(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+    struct ruccl_region *small, *large;
+
+    (void)state;
+    assert_int_equal(ruccl_alloc(p.conn, 4096, &small), 0);
+    assert_int_equal(ruccl_alloc(p.conn, 256u << 20, &large), 0);
+    ruccl_free(large);
+    assert_int_equal(count_requests(p.daemon, REQUEST_REGION_CLOSE), 0);
+    ruccl_free(small);
+    /* What has been idle longest went. */
+    assert_int_equal(await_request(p.daemon, REQUEST_REGION_CLOSE, 0).region_close.region,
+                     await_request(p.daemon, REQUEST_REGION_OPEN, 1).region_open.region);
+    assert_int_equal(ruccl_alloc(p.conn, 4096, &small), 0);
+    assert_int_equal(p.daemon->regions_opened, 2);
+    pair_stop(&p);
+}
+
+static void a_quota_gets_idle_memory_back(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ .regions_max = 2 });
+    struct ruccl_region *regions[2], *more;
+    uint8_t byte[1] = { 7 };
+    struct ruccl_tensor t = bytes_tensor(byte, 1);
+
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(ruccl_alloc(p.conn, 4096, &regions[i]), 0);
+    assert_int_equal(ruccl_alloc(p.conn, 10000, &more), -RUCCL_QUOTA);
+    ruccl_free(regions[0]);
+    assert_int_equal(ruccl_alloc(p.conn, 10000, &more), 0);
+    ruccl_free(more);
+    assert_int_equal(ruccl_all_reduce(p.comm, &t, &t, RUCCL_SUM), 0);
+    assert_int_equal(byte[0], 8);
+    assert_int_equal(ruccl_alloc(p.conn, 10000, &more), 0);
+    assert_int_equal(p.daemon->regions_closed, 3);
+    pair_stop(&p);
+}
+
+/* A work over memory that is freed at once. */
+static struct ruccl_work *post_and_free(struct pair *p, struct ruccl_region *region, bool as_out)
+{
+    uint8_t byte[1];
+    struct ruccl_tensor shared = { RUCCL_U8, 1, { 1 }, region, 0, NULL };
+    struct ruccl_tensor plain = bytes_tensor(byte, 1);
+    struct ruccl_work *work;
+
+    assert_int_equal(ruccl_all_reduce_async(p->comm, as_out ? &plain : &shared,
+                                            as_out ? &shared : &plain, RUCCL_SUM, &work),
+                     0);
+    ruccl_free(region);
+    return work;
+}
+
+static void memory_is_not_handed_out_under_an_unfinished_operation(void **state)
+{
+    (void)state;
+    for (int as_out = 0; as_out < 2; as_out++) {
+        struct pair p = pair_start((struct behaviour){ .hold_posts = true });
+        struct ruccl_region *region, *other, *again;
+        struct request q;
+        uint8_t *data;
+
+        assert_int_equal(ruccl_alloc(p.conn, 100, &region), 0);
+        data = ruccl_region_data(region);
+        ruccl_work_release(post_and_free(&p, region, as_out));
+        assert_int_equal(ruccl_alloc(p.conn, 100, &other), 0);
+        assert_ptr_not_equal(ruccl_region_data(other), data);
+        assert_int_equal(count_requests(p.daemon, REQUEST_REGION_CLOSE), 0);
+
+        q = await_request(p.daemon, REQUEST_POST, 0);
+        complete(p.daemon, &q, ERROR_NONE, "");
+        /* The barrier's answer comes behind that of the work. */
+        p.daemon->b.hold_posts = false;
+        assert_int_equal(ruccl_barrier(p.comm), 0);
+        assert_int_equal(ruccl_alloc(p.conn, 100, &again), 0);
+        assert_ptr_equal(ruccl_region_data(again), data);
+        assert_int_equal(data[0], 0);
+        pair_stop(&p);
+    }
+}
+
+static void memory_freed_under_an_operation_goes_with_the_connection(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ .hold_posts = true });
+    struct ruccl_region *region, *kept;
+    struct ruccl_work *work;
+
+    (void)state;
+    assert_int_equal(ruccl_alloc(p.conn, 100, &region), 0);
+    assert_int_equal(ruccl_alloc(p.conn, 100, &kept), 0);
+    work = post_and_free(&p, region, false);
+    daemon_die(p.daemon);
+    assert_int_equal(ruccl_work_wait(work, -1), -RUCCL_DAEMON_LOST);
+    ruccl_work_release(work);
+    ((uint8_t *)ruccl_region_data(kept))[0] = 1; /* stays its caller's */
+    ruccl_free(kept);
+    assert_int_equal(ruccl_alloc(p.conn, 100, &region), -RUCCL_DAEMON_LOST);
+    pair_stop(&p);
+}
+
+static void memory_without_pages_is_not_handed_out_again(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ .hold_posts = true });
+    struct ruccl_region *region;
+    struct ruccl_work *work;
+    struct request q;
+
+    (void)state;
+    assert_int_equal(ruccl_alloc(p.conn, 100, &region), 0);
+    work = post_and_free(&p, region, true);
+    q = await_request(p.daemon, REQUEST_POST, 0);
+    complete(p.daemon, &q, ERROR_MEMORY_FAULT, "no pages");
+    assert_int_equal(ruccl_work_wait(work, -1), -RUCCL_MEMORY_FAULT);
+    ruccl_work_release(work);
+    assert_int_equal(ruccl_alloc(p.conn, 100, &region), 0);
+    assert_int_equal(p.daemon->regions_opened, 3);
+    /* Its stage went as well: nobody knows which of them it was. */
+    assert_int_equal(await_request(p.daemon, REQUEST_REGION_OPEN, 2).region_open.bytes, 4096);
+    await_request(p.daemon, REQUEST_REGION_CLOSE, 1);
     pair_stop(&p);
 }
 
@@ -1043,6 +1272,7 @@ static void register_names_the_missing_property(void **state)
     close(fd);
     memset(ruccl_region_data(region), 1, 4096);
     ruccl_release(region);
+    await_request(p.daemon, REQUEST_REGION_CLOSE, 0);
     pair_stop(&p);
 }
 
@@ -1099,6 +1329,15 @@ int main(void)
         cmocka_unit_test(in_place_forms_of_plain_memory_alias_in_the_stage_too),
         cmocka_unit_test(a_failed_or_released_work_leaves_plain_output_alone),
         cmocka_unit_test(regions_are_used_as_they_are),
+        cmocka_unit_test(a_region_ends_where_it_was_asked_to),
+        cmocka_unit_test(alloc_in_a_loop_makes_nothing),
+        cmocka_unit_test(freed_memory_is_zero_when_it_is_handed_out_again),
+        cmocka_unit_test(no_more_than_a_quarter_lies_fallow),
+        cmocka_unit_test(idle_memory_is_bounded),
+        cmocka_unit_test(a_quota_gets_idle_memory_back),
+        cmocka_unit_test(memory_is_not_handed_out_under_an_unfinished_operation),
+        cmocka_unit_test(memory_freed_under_an_operation_goes_with_the_connection),
+        cmocka_unit_test(memory_without_pages_is_not_handed_out_again),
         cmocka_unit_test(register_names_the_missing_property),
         cmocka_unit_test(exchange_counts_are_checked_and_come_back),
     };
