@@ -1,14 +1,12 @@
 #include "client/perf/bench.h"
 
 #include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "client/perf/options.h"
-#include "client/perf/own_daemon.h"
+#include "client/perf/rank.h"
 #include "client/perf/ranks.h"
 #include "client/perf/report.h"
-#include "client/perf/signals.h"
+#include "client/perf/site.h"
 
 /* Prints sizes as they are done. */
 static int bench_measure(struct ranks *ranks, const struct options *o)
@@ -17,7 +15,7 @@ static int bench_measure(struct ranks *ranks, const struct options *o)
     int status = BENCH_GOOD;
     int r, signal;
 
-    if (report_header(stdout, o, o->socket ? "given" : "private") < 0)
+    if (report_header(stdout, o, site_daemon(ranks->site)) < 0)
         return BENCH_BAD;
     while ((r = ranks_next(ranks, &signal)) == RANKS_MEASURED) {
         report_measure(o, ranks->board, &m);
@@ -31,30 +29,16 @@ static int bench_measure(struct ranks *ranks, const struct options *o)
     return r < 0 ? BENCH_BAD : status;
 }
 
-static int bench_with_daemon(const struct options *o, const char *socket, struct own_daemon *daemon,
-                             int signal_fd)
+static int bench_at(const struct site *site, const void *options)
 {
+    const struct options *o = options;
+    const struct ranks_job job = { o->nranks, options_iters_max(o), rank_run, o };
     struct ranks ranks;
     int status = BENCH_BAD;
 
-    if (ranks_start(&ranks, o, socket, daemon, signal_fd) >= 0)
+    if (ranks_start(&ranks, &job, site) >= 0)
         status = bench_measure(&ranks, o);
     ranks_stop(&ranks);
-    return status;
-}
-
-static int bench_with_own_daemon(const struct options *o, int signal_fd)
-{
-    struct own_daemon daemon = OWN_DAEMON_INIT;
-    int status = BENCH_BAD;
-    int r;
-
-    r = own_daemon_start(&daemon, signal_fd);
-    if (r == 0)
-        status = bench_with_daemon(o, daemon.socket, &daemon, signal_fd);
-    else if (r > 0)
-        status = BENCH_SIGNAL + r;
-    own_daemon_stop(&daemon);
     return status;
 }
 
@@ -62,7 +46,7 @@ int bench_run(int argc, char **argv)
 {
     struct error e = { 0 };
     struct options o;
-    int r, signal_fd, status;
+    int r;
 
     r = options_parse(argc, argv, &o, &e);
     if (r == OPTIONS_HELP)
@@ -71,14 +55,5 @@ int bench_run(int argc, char **argv)
         fprintf(stderr, "ruccl-perf: %s\nTry ruccl-perf --help.\n", e.text);
         return BENCH_USAGE;
     }
-
-    signal_fd = signals_open();
-    if (signal_fd < 0) {
-        fprintf(stderr, "ruccl-perf: signalfd: %s\n", strerror(-signal_fd));
-        return BENCH_BAD;
-    }
-    status = o.socket ? bench_with_daemon(&o, o.socket, NULL, signal_fd)
-                      : bench_with_own_daemon(&o, signal_fd);
-    close(signal_fd);
-    return status;
+    return site_run(o.socket, bench_at, &o);
 }

@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -78,4 +80,31 @@ void board_break(struct board *b)
 {
     atomic_store(&b->broken, true);
     futex_wake_all(&b->generation);
+}
+
+int board_fail(struct board *b, uint32_t rank, const char *doing)
+{
+    b->ranks[rank].error = *ruccl_last_error();
+    b->ranks[rank].doing = doing;
+    board_break(b);
+    return -EIO;
+}
+
+int board_fail_memory(struct board *b, uint32_t rank, const char *doing)
+{
+    struct ruccl_error *error = &b->ranks[rank].error;
+
+    *error = (struct ruccl_error){ .code = RUCCL_NO_MEMORY };
+    snprintf(error->text, sizeof(error->text), "malloc: %s", strerror(errno));
+    b->ranks[rank].doing = doing;
+    board_break(b);
+    return -ENOMEM;
+}
+
+uint64_t board_now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }

@@ -46,6 +46,16 @@ int board_meet(struct board *b);
 /* Sends everyone home who meets now or later. */
 void board_break(struct board *b);
 
+/*
+ * Keeps for the parent that a rank failed: by what the library said last, or for want of memory
+ * (errno). Sends everyone home. Return: -EIO or -ENOMEM.
+ */
+int board_fail(struct board *b, uint32_t rank, const char *doing);
+int board_fail_memory(struct board *b, uint32_t rank, const char *doing);
+
+/* CLOCK_MONOTONIC, the same in all processes. */
+uint64_t board_now_ns(void);
+
 static inline uint64_t *board_times(const struct board *b, uint32_t rank)
 {
     return b->times_ns + rank * b->iters_max;

@@ -2,8 +2,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/perf/attach.h"
 #include "client/perf/bench.h"
 #include "client/perf/options.h"
+#include "client/perf/scale.h"
 
 /* argv[0] is the command's name; the result is the exit status. */
 static const struct command {
@@ -13,7 +15,8 @@ static const struct command {
     { "all_reduce", bench_run }, { "all_gather", bench_run }, { "reduce_scatter", bench_run },
     { "broadcast", bench_run },  { "reduce", bench_run },     { "gather", bench_run },
     { "scatter", bench_run },    { "all_to_all", bench_run }, { "all_to_all_v", bench_run },
-    { "sendrecv", bench_run },   { "barrier", bench_run },
+    { "sendrecv", bench_run },   { "barrier", bench_run },    { "attach", attach_run },
+    { "scale", scale_run },
 };
 
 int main(int argc, char **argv)

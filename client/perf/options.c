@@ -15,6 +15,9 @@
 
 static const char help[] =
     "Usage: ruccl-perf COLLECTIVE [OPTION]...\n"
+    "       ruccl-perf attach [--ranks N] [--iters N] [--json] [--socket PATH]\n"
+    "       ruccl-perf scale [--axes LIST] [--max-n N] [--step-factor N] [--iters N] [--json]\n"
+    "                        [--socket PATH]\n"
     "\n"
     "Forks ranks, lets them call a collective over a range of sizes, and prints how long it took.\n"
     "\n"
@@ -56,9 +59,29 @@ static const char help[] =
     "the median over the calls, p99 the time that 99 of 100 calls kept. algbw is size / time in\n"
     "10^9 bytes per second.\n"
     "\n"
+    "attach measures connecting, making an id and joining, of all ranks at once (8), and the "
+    "first\n"
+    "calls after that, N times (20).\n"
+    "\n"
+    "scale measures a call against n, and what the daemon holds, along\n"
+    "\n"
+    "  ranks                n processes, 2 to 64\n"
+    "  communicators        n of 2 processes, called in turn, 1 to 256\n"
+    "  sessions             n idle ones beside 2 ranks, 1 to 1000\n"
+    "  chunks               n that a budget cuts 16M into, 1 to 4096\n"
+    "  memory_sessions, memory_communicators, memory_operations\n"
+    "                       memory of a private daemon, with n of them, 16 to 1000 or more\n"
+    "\n"
+    "  --axes LIST        some of these, with commas (all)\n"
+    "  --max-n N          the last n (each axis' own; its first if that is more)\n"
+    "  --step-factor N    from one n to the next (4)\n"
+    "  --iters N          calls at each n (500, or 20 of 16M)\n"
+    "\n"
     "JSON keys: collective, ranks, bytes, count, dtype and op (null where there is none), "
     "time_us,\n"
-    "p99_us, algbw_gbs, busbw_gbs, wrong (null without --check).\n"
+    "p99_us, algbw_gbs, busbw_gbs, wrong (null without --check); of attach: measure, part, ranks,\n"
+    "iters, median_us, q25_us, q75_us, min_us, max_us; of scale: measure, axis, n, time_us or\n"
+    "rss_bytes and pss_bytes, ratio, exponent (null where there is none).\n"
     "\n"
     "Exit status: 0; 1 if an element was wrong or anything failed; 2 for a wrong command line;\n"
     "128 + N when stopped by signal N.\n";
@@ -113,8 +136,8 @@ static int want_size(const char *s, const char *option, uint64_t *ret, struct er
     return -EINVAL;
 }
 
-static int want_number(const char *s, const char *option, uint64_t least, uint64_t most,
-                       uint64_t *ret, struct error *e)
+int options_want_number(const char *s, const char *option, uint64_t least, uint64_t most,
+                        uint64_t *ret, struct error *e)
 {
     const char *end;
     uint64_t value;
@@ -211,7 +234,7 @@ static int take_option(int option, const char *arg, struct options *o, struct er
 
     switch (option) {
     case OPTION_RANKS:
-        r = want_number(arg, "ranks", 1, RANKS_MAX, &nranks, e);
+        r = options_want_number(arg, "ranks", 1, RANKS_MAX, &nranks, e);
         if (r == 0)
             o->nranks = (uint32_t)nranks;
         return r;
@@ -220,7 +243,7 @@ static int take_option(int option, const char *arg, struct options *o, struct er
     case OPTION_MAX_BYTES:
         return want_size(arg, "max-bytes", &o->max_bytes, e);
     case OPTION_STEP_FACTOR:
-        return want_number(arg, "step-factor", 2, 1u << 20, &o->step_factor, e);
+        return options_want_number(arg, "step-factor", 2, 1u << 20, &o->step_factor, e);
     case OPTION_DTYPE:
         return want_dtype(arg, &o->dtype, e);
     case OPTION_OP:
@@ -228,9 +251,9 @@ static int take_option(int option, const char *arg, struct options *o, struct er
     case OPTION_BUDGET:
         return want_size(arg, "budget", &o->budget, e);
     case OPTION_ITERS:
-        return want_number(arg, "iters", 1, OPTIONS_ITERS_MAX, &o->iters, e);
+        return options_want_number(arg, "iters", 1, OPTIONS_ITERS_MAX, &o->iters, e);
     case OPTION_WARMUP:
-        return want_number(arg, "warmup", 0, OPTIONS_ITERS_MAX, &o->warmup, e);
+        return options_want_number(arg, "warmup", 0, OPTIONS_ITERS_MAX, &o->warmup, e);
     case OPTION_IN_PLACE:
         o->in_place = true;
         return 0;

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "client/perf/pattern.h"
@@ -41,30 +40,14 @@ struct trial {
     struct call call;
 };
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
-/* The library has just failed: keeps its words for the parent. */
 static int rank_fail(struct rank *k, const char *doing)
 {
-    k->corner->error = *ruccl_last_error();
-    k->corner->doing = doing;
-    board_break(k->board);
-    return -EIO;
+    return board_fail(k->board, k->rank, doing);
 }
 
 static int rank_fail_memory(struct rank *k, const char *doing)
 {
-    k->corner->error = (struct ruccl_error){ .code = RUCCL_NO_MEMORY };
-    snprintf(k->corner->error.text, sizeof(k->corner->error.text), "malloc: %s", strerror(errno));
-    k->corner->doing = doing;
-    board_break(k->board);
-    return -ENOMEM;
+    return board_fail_memory(k->board, k->rank, doing);
 }
 
 static bool in_place(const struct rank *k)
@@ -225,7 +208,7 @@ static bool enough(const struct rank *k, uint64_t niters, uint64_t since_ns)
         return niters >= k->o->iters;
     if (niters >= k->board->iters_max)
         return true;
-    return niters >= AUTO_ITERS_MIN && now_ns() - since_ns >= AUTO_NS;
+    return niters >= AUTO_ITERS_MIN && board_now_ns() - since_ns >= AUTO_NS;
 }
 
 /* The board is complete: lets the parent read it, and makes it ready for the next size. */
@@ -266,7 +249,7 @@ static int rank_measure(struct rank *k, uint64_t bytes)
         if (k->o->check || round == 0)
             trial_prepare(&t, k, round);
         if (round == warmup)
-            since_ns = now_ns();
+            since_ns = board_now_ns();
         if (k->rank == 0 && round > warmup && enough(k, round - warmup, since_ns))
             atomic_store(&b->stop_at, round);
 
@@ -276,13 +259,13 @@ static int rank_measure(struct rank *k, uint64_t bytes)
         if (round >= atomic_load(&b->stop_at))
             break;
 
-        uint64_t start_ns = now_ns();
+        uint64_t start_ns = board_now_ns();
 
         r = k->o->workload->run(&t.call);
         if (r < 0)
             return rank_fail(k, k->o->workload->name);
         if (round >= warmup)
-            times_ns[round - warmup] = now_ns() - start_ns;
+            times_ns[round - warmup] = board_now_ns() - start_ns;
         if (k->o->check) {
             /* Whoever compares keeps a CPU busy: not before everybody's time is taken. */
             r = board_meet(b);
@@ -345,9 +328,17 @@ static void rank_fini(struct rank *k)
     free(k->expected);
 }
 
-enum rank_exit rank_run(const struct options *o, const char *socket, uint32_t rank,
-                        struct board *board, int parent_fd)
+enum rank_exit rank_exit(const struct board *board, uint32_t rank, int r)
 {
+    if (r >= 0)
+        return RANK_DONE;
+    return board->ranks[rank].error.code ? RANK_FAILED : RANK_SENT_HOME;
+}
+
+enum rank_exit rank_run(const void *options, const char *socket, uint32_t rank, struct board *board,
+                        int parent_fd)
+{
+    const struct options *o = options;
     struct rank k = {
         .o = o,
         .board = board,
@@ -366,7 +357,5 @@ enum rank_exit rank_run(const struct options *o, const char *socket, uint32_t ra
         r = rank_measure_all(&k);
     rank_fini(&k);
 
-    if (r >= 0)
-        return RANK_DONE;
-    return k.corner->error.code ? RANK_FAILED : RANK_SENT_HOME;
+    return rank_exit(board, rank, r);
 }

@@ -11,11 +11,14 @@ enum rank_exit {
     RANK_SENT_HOME = 2, /* another rank failed, or the parent is gone */
 };
 
+/* How a process ends whose work came to `r`, 0 or -errno. */
+enum rank_exit rank_exit(const struct board *board, uint32_t rank, int r);
+
 /*
- * Measures every size. After each one rank 0 writes a byte to `parent_fd` and goes on when it has
- * one back; meanwhile the board holds still.
+ * Measures every size as the struct options at `options` say. After each one rank 0 writes a byte
+ * to `parent_fd` and goes on when it has one back; meanwhile the board holds still.
  */
-enum rank_exit rank_run(const struct options *o, const char *socket, uint32_t rank,
-                        struct board *board, int parent_fd);
+enum rank_exit rank_run(const void *options, const char *socket, uint32_t rank, struct board *board,
+                        int parent_fd);
 
 #endif

@@ -11,7 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/perf/rank.h"
 #include "client/perf/signals.h"
 
 /* After the first failure: the others learn of it through the daemon and the board, and say so. */
@@ -21,8 +20,8 @@
 
 /* In the child. Its own process group: the terminal's ^C is for the parent, which stops it in
  * order. */
-static _Noreturn void become_rank(const struct ranks *ranks, const char *socket, uint32_t rank,
-                                  int parent_fd, pid_t parent)
+static _Noreturn void become_rank(const struct ranks *ranks, uint32_t rank, int parent_fd,
+                                  pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
@@ -30,19 +29,19 @@ static _Noreturn void become_rank(const struct ranks *ranks, const char *socket,
     setpgid(0, 0);
     signals_restore();
     close(ranks->fd);
-    close(ranks->signal_fd);
-    _exit(rank_run(ranks->o, socket, rank, ranks->board, parent_fd));
+    close(ranks->site->signal_fd);
+    _exit(ranks->job.run(ranks->job.context, ranks->site->socket, rank, ranks->board, parent_fd));
 }
 
-static int ranks_fork(struct ranks *ranks, const char *socket, int parent_fd)
+static int ranks_fork(struct ranks *ranks, int parent_fd)
 {
     pid_t parent = getpid();
 
-    for (uint32_t rank = 0; rank < ranks->o->nranks; rank++) {
+    for (uint32_t rank = 0; rank < ranks->job.nranks; rank++) {
         pid_t pid = fork();
 
         if (pid == 0)
-            become_rank(ranks, socket, rank, parent_fd, parent);
+            become_rank(ranks, rank, parent_fd, parent);
         if (pid < 0)
             return -errno;
         ranks->pids[rank] = pid;
@@ -51,20 +50,18 @@ static int ranks_fork(struct ranks *ranks, const char *socket, int parent_fd)
     return 0;
 }
 
-int ranks_start(struct ranks *ranks, const struct options *o, const char *socket,
-                struct own_daemon *daemon, int signal_fd)
+int ranks_start(struct ranks *ranks, const struct ranks_job *job, const struct site *site)
 {
     int fds[2] = { -1, -1 };
     int r;
 
     *ranks = (struct ranks){
-        .o = o,
-        .daemon = daemon,
-        .signal_fd = signal_fd,
+        .job = *job,
+        .site = site,
         .fd = -1,
-        .board = board_new(o->nranks, options_iters_max(o)),
-        .pids = calloc(o->nranks, sizeof(pid_t)),
-        .statuses = calloc(o->nranks, sizeof(int)),
+        .board = board_new(job->nranks, job->ntimes),
+        .pids = calloc(job->nranks, sizeof(pid_t)),
+        .statuses = calloc(job->nranks, sizeof(int)),
     };
     if (!ranks->board || !ranks->pids || !ranks->statuses)
         r = -ENOMEM;
@@ -73,17 +70,17 @@ int ranks_start(struct ranks *ranks, const struct options *o, const char *socket
     else {
         ranks->fd = fds[0];
         fflush(NULL);
-        r = ranks_fork(ranks, socket, fds[1]);
+        r = ranks_fork(ranks, fds[1]);
         close(fds[1]);
     }
     if (r < 0)
-        fprintf(stderr, "ruccl-perf: cannot start %u ranks: %s\n", o->nranks, strerror(-r));
+        fprintf(stderr, "ruccl-perf: cannot start %u ranks: %s\n", job->nranks, strerror(-r));
     return r;
 }
 
 void ranks_stop(struct ranks *ranks)
 {
-    for (uint32_t rank = 0; ranks->pids && rank < ranks->o->nranks; rank++) {
+    for (uint32_t rank = 0; ranks->pids && rank < ranks->job.nranks; rank++) {
         if (!ranks->pids[rank])
             continue;
         kill(ranks->pids[rank], SIGKILL);
@@ -111,7 +108,7 @@ static void report_error(const struct ranks *ranks, uint32_t first, uint32_t *sc
     struct text who = { 0 };
     uint32_t n = 0;
 
-    for (uint32_t rank = 0; rank < ranks->o->nranks; rank++) {
+    for (uint32_t rank = 0; rank < ranks->job.nranks; rank++) {
         if (!corners[rank].error.code || !same_failure(&corners[rank], &corners[first]))
             continue;
         if (rank < first)
@@ -125,9 +122,9 @@ static void report_error(const struct ranks *ranks, uint32_t first, uint32_t *sc
 
 static void report_failures(const struct ranks *ranks)
 {
-    uint32_t *scratch = calloc(ranks->o->nranks, sizeof(*scratch));
+    uint32_t *scratch = calloc(ranks->job.nranks, sizeof(*scratch));
 
-    for (uint32_t rank = 0; scratch && rank < ranks->o->nranks; rank++) {
+    for (uint32_t rank = 0; scratch && rank < ranks->job.nranks; rank++) {
         int status = ranks->statuses[rank];
 
         if (ranks->board->ranks[rank].error.code)
@@ -149,7 +146,7 @@ static bool ranks_reap(struct ranks *ranks)
 {
     bool failed = false;
 
-    for (uint32_t rank = 0; rank < ranks->o->nranks; rank++) {
+    for (uint32_t rank = 0; rank < ranks->job.nranks; rank++) {
         int *status = &ranks->statuses[rank];
 
         if (!ranks->pids[rank] || waitpid(ranks->pids[rank], status, WNOHANG) <= 0)
@@ -171,7 +168,7 @@ static int ranks_give_up(struct ranks *ranks)
         ranks_reap(ranks);
     }
     report_failures(ranks);
-    for (uint32_t rank = 0; rank < ranks->o->nranks; rank++) {
+    for (uint32_t rank = 0; rank < ranks->job.nranks; rank++) {
         if (!ranks->pids[rank])
             continue;
         fprintf(stderr, "ruccl-perf: rank %u did not notice and is killed\n", rank);
@@ -179,8 +176,8 @@ static int ranks_give_up(struct ranks *ranks)
         waitpid(ranks->pids[rank], NULL, 0);
         ranks->pids[rank] = 0;
     }
-    if (ranks->daemon)
-        own_daemon_ended(ranks->daemon);
+    if (ranks->site->daemon)
+        own_daemon_ended(ranks->site->daemon);
     return -EIO;
 }
 
@@ -194,7 +191,7 @@ int ranks_next(struct ranks *ranks, int *ret_signal)
 
     for (;;) {
         struct pollfd fds[] = {
-            { .fd = ranks->signal_fd, .events = POLLIN },
+            { .fd = ranks->site->signal_fd, .events = POLLIN },
             { .fd = ranks->fd, .events = POLLIN },
         };
         int stop = 0;
@@ -202,12 +199,12 @@ int ranks_next(struct ranks *ranks, int *ret_signal)
         if (poll(fds, ARRAY_SIZE(fds), -1) < 0 && errno != EINTR)
             return -errno;
         if (fds[0].revents)
-            stop = signals_take(ranks->signal_fd);
+            stop = signals_take(ranks->site->signal_fd);
         if (stop) {
             *ret_signal = stop;
             return RANKS_STOPPED;
         }
-        if (ranks_reap(ranks) || (ranks->daemon && own_daemon_ended(ranks->daemon)))
+        if (ranks_reap(ranks) || (ranks->site->daemon && own_daemon_ended(ranks->site->daemon)))
             return ranks_give_up(ranks);
         if (!ranks->nalive)
             return RANKS_ENDED;
@@ -220,4 +217,12 @@ int ranks_next(struct ranks *ranks, int *ret_signal)
         close(ranks->fd); /* rank 0 has left, others may still be about to */
         ranks->fd = -1;
     }
+}
+
+int ranks_play(struct ranks *ranks, const struct ranks_job *job, const struct site *site,
+               int *ret_signal)
+{
+    int r = ranks_start(ranks, job, site);
+
+    return r < 0 ? r : ranks_next(ranks, ret_signal);
 }

@@ -58,6 +58,18 @@ static int flushed(FILE *f)
     return fflush(f) == 0 && !ferror(f) ? 0 : -EIO;
 }
 
+int report_json(FILE *f, json_t *row)
+{
+    int r;
+
+    if (!row)
+        return -ENOMEM;
+    r = json_dumpf(row, f, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    json_decref(row);
+    fputc('\n', f);
+    return r < 0 ? -EIO : flushed(f);
+}
+
 static void print_budget(FILE *f, const struct options *o)
 {
     if (o->budget == BUDGET_NONE)
@@ -96,14 +108,8 @@ static int print_json(FILE *f, const struct options *o, const struct measurement
                   "op", operator_name(o->op), "time_us", m->time_us, "p99_us", m->p99_us,
                   "algbw_gbs", m->algbw_gbs, "busbw_gbs", m->busbw_gbs, "wrong",
                   o->check ? json_integer((json_int_t)m->nwrong) : json_null());
-    int r;
 
-    if (!row)
-        return -ENOMEM;
-    r = json_dumpf(row, f, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    json_decref(row);
-    fputc('\n', f);
-    return r < 0 ? -EIO : flushed(f);
+    return report_json(f, row);
 }
 
 static int print_text(FILE *f, const struct options *o, const struct measurement *m)

@@ -17,6 +17,10 @@ struct measurement {
 uint64_t report_median(uint64_t *times_ns, uint64_t n);
 uint64_t report_p99(uint64_t *times_ns, uint64_t n);
 
+/* One line; takes `row`, which may be NULL. Return: 0, -ENOMEM, or -EIO once nobody reads. */
+struct json_t;
+int report_json(FILE *f, struct json_t *row);
+
 /* Reads a complete board. */
 void report_measure(const struct options *o, const struct board *b, struct measurement *ret);
 
