@@ -58,6 +58,7 @@ struct task {
     uint32_t nsrc, ndst;
     void **src, **dst;
     uint64_t count;
+    uint64_t ntasks; /* of this size that its operation has, about; a hint how to go on; 0: one */
     const atomic_bool *cancel; /* once true the rest may be left undone; then r is -ECANCELED */
 
     struct mapping *const *mappings; /* all client memory that src and dst lie in, for faults */
@@ -96,9 +97,12 @@ struct device_ops {
      * done() does not run either. -EFAULT: a mapping's `fault` was raised.
      */
     int (*submit)(struct device *device, struct task *task);
-    /* Runs done() for what has finished. */
+    /* Runs done() for what has finished. May first work on tasks itself, 100 us or so a call. */
     void (*poll)(struct device *device);
-    /* Readable when poll() has something to do; level-triggered. */
+    /* Whether poll() is to be called again soon whatever the descriptor says. Asked after poll()
+     * and submit(); it soon ends by itself where there is nothing to do but wait. */
+    bool (*wants_turn)(const struct device *device);
+    /* Readable when poll() has something to do; level-triggered. Silent while wants_turn(). */
     int (*fd)(const struct device *device);
 };
 
@@ -119,6 +123,11 @@ static inline int device_submit(struct device *d, struct task *t)
 static inline void device_poll(struct device *d)
 {
     d->ops->poll(d);
+}
+
+static inline bool device_wants_turn(const struct device *d)
+{
+    return d->ops->wants_turn(d);
 }
 
 #endif

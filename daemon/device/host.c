@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "daemon/device/device.h"
 #include "daemon/device/fault.h"
@@ -12,6 +11,10 @@
 
 #define WORKERS_DEFAULT_MAX 8u           /* memory is busy before so many cores are */
 #define BLOCK_BYTES         (256u << 10) /* that a block touches: a part of a core's own cache */
+#define HELP_BYTES          (4u << 20)   /* that an operation touches; with less, help is late */
+#define SHORT_BYTES         (32u << 20)  /* with more, the loop thread serves others */
+#define STREAM_BYTES        (64u << 20)  /* with more, caches are no use */
+#define COPY_GROUP          8u           /* destinations written side by side */
 #define BLOCK_STEP          64u          /* elements: no two blocks share a cache line */
 
 struct host {
@@ -25,14 +28,64 @@ static struct host *host_of(struct device *device)
     return container_of(device, struct host, base);
 }
 
+/* Bytes that one element of every source and destination takes. */
+static uint64_t host_touched(const struct task *t)
+{
+    const struct dtype *type = dtype_get(t->dtype), *acc = dtype_get(type->accumulator);
+
+    return (uint64_t)t->nsrc * (t->src_wide ? acc : type)->width +
+           (uint64_t)t->ndst * (t->dst_wide ? acc : type)->width;
+}
+
+/* Rests on the whole operation: its first task may not be told from a small one. */
+static uint64_t host_operation_bytes(const struct task *t)
+{
+    return t->count * host_touched(t) * MAX(t->ntasks, 1);
+}
+
+/* Stores go past the caches where nothing would be left of them there anyway, but not to what has
+ * just been read. Asks one destination for all: it is about speed alone. */
+static bool host_streams(const struct task *t)
+{
+    if (host_operation_bytes(t) < STREAM_BYTES)
+        return false;
+    for (uint32_t i = 0; t->kind == TASK_REDUCE && i < t->nsrc; i++)
+        if (t->src[i] == t->dst[0])
+            return false;
+    return true;
+}
+
+/* Elements are bytes here, and a sum over one source is a copy: one read, and a store to each. */
+static void host_copy_to(const struct task *t, void *const *dst, uint32_t ndst, uint64_t first,
+                         uint64_t count)
+{
+    const struct host *h = t->private;
+    const uint64_t width = dtype_get(t->dtype)->width;
+
+    h->kernels->reduce[DTYPE_U8][OPERATOR_SUM](&(struct kernel_args){
+        .src = (const void *const *)t->src,
+        .dst = dst,
+        .nsrc = 1,
+        .ndst = ndst,
+        .first = first * width,
+        .count = count * width,
+        .stream = host_streams(t),
+    });
+}
+
 static void host_copy(const struct task *t, uint64_t first, uint64_t count)
 {
-    const uint64_t width = dtype_get(t->dtype)->width;
-    const uint8_t *src = t->src[0];
+    void *dst[COPY_GROUP];
+    uint32_t n = 0;
 
-    for (uint32_t i = 0; i < t->ndst; i++)
-        if (t->dst[i] != src)
-            memcpy((uint8_t *)t->dst[i] + first * width, src + first * width, count * width);
+    for (uint32_t i = 0; i < t->ndst; i++) {
+        if (t->dst[i] != t->src[0])
+            dst[n++] = t->dst[i];
+        if (n == COPY_GROUP || (i + 1 == t->ndst && n > 0)) {
+            host_copy_to(t, dst, n, first, count);
+            n = 0;
+        }
+    }
 }
 
 static void host_reduce(const struct task *t, uint64_t first, uint64_t count)
@@ -49,6 +102,7 @@ static void host_reduce(const struct task *t, uint64_t first, uint64_t count)
         .divisor = t->divisor,
         .src_wide = t->src_wide,
         .dst_wide = t->dst_wide,
+        .stream = host_streams(t),
     });
 }
 
@@ -66,12 +120,18 @@ static int host_run(const struct task *t, uint64_t first, uint64_t count)
 
 static uint64_t host_block(const struct task *t)
 {
-    const struct dtype *type = dtype_get(t->dtype), *acc = dtype_get(type->accumulator);
-    uint64_t touched = (uint64_t)t->nsrc * (t->src_wide ? acc : type)->width +
-                       (uint64_t)t->ndst * (t->dst_wide ? acc : type)->width;
-    uint64_t block = BLOCK_BYTES / touched;
+    uint64_t block = BLOCK_BYTES / host_touched(t);
 
     return MAX(block - block % BLOCK_STEP, BLOCK_STEP);
+}
+
+static enum workers_use host_use_of_workers(const struct task *t)
+{
+    const uint64_t bytes = host_operation_bytes(t);
+
+    if (bytes < HELP_BYTES)
+        return WORKERS_NONE;
+    return bytes <= SHORT_BYTES ? WORKERS_HELP : WORKERS_ALONE;
 }
 
 static int host_submit(struct device *device, struct task *task)
@@ -88,12 +148,19 @@ static int host_submit(struct device *device, struct task *task)
             return -ECANCELED;
         return host_run(task, 0, task->count);
     }
-    return workers_submit(h->workers, task, host_block(task)) ? DEVICE_PENDING : DEVICE_BUSY;
+    if (!workers_submit(h->workers, task, host_block(task), host_use_of_workers(task)))
+        return DEVICE_BUSY;
+    return DEVICE_PENDING;
 }
 
 static void host_poll(struct device *device)
 {
     workers_poll(host_of(device)->workers);
+}
+
+static bool host_wants_turn(const struct device *device)
+{
+    return workers_wants_turn(container_of(device, const struct host, base)->workers);
 }
 
 static int host_fd(const struct device *device)
@@ -102,21 +169,23 @@ static int host_fd(const struct device *device)
 }
 
 /* The CPUs that this process may use, not those of the machine. */
-static unsigned host_choose_nworkers(void)
+static unsigned host_count_cpus(void)
 {
     cpu_set_t set;
-    int n = 1;
 
-    if (sched_getaffinity(0, sizeof(set), &set) == 0)
-        n = CPU_COUNT(&set);
-    return MIN((unsigned)n, WORKERS_DEFAULT_MAX);
+    if (sched_getaffinity(0, sizeof(set), &set) < 0)
+        return 1;
+    return (unsigned)CPU_COUNT(&set);
 }
 
 static int host_open(unsigned nworkers, struct device **ret, struct error *e)
 {
+    const unsigned ncpus = host_count_cpus();
     struct host *h;
     int r;
 
+    if (nworkers == 0)
+        nworkers = MIN(ncpus, WORKERS_DEFAULT_MAX);
     h = calloc(1, sizeof(*h));
     if (!h)
         return error_set_errno(e, ENOMEM, "opening the host device");
@@ -128,7 +197,7 @@ static int host_open(unsigned nworkers, struct device **ret, struct error *e)
         free(h);
         return error_set_errno(e, -r, "installing the SIGBUS handler");
     }
-    r = workers_new(nworkers ? nworkers : host_choose_nworkers(), host_run, &h->workers);
+    r = workers_new(nworkers, ncpus, host_run, &h->workers);
     if (r < 0) {
         fault_uninstall();
         free(h);
@@ -155,5 +224,6 @@ const struct device_ops device_host = {
     .unmap = memfd_unmap,
     .submit = host_submit,
     .poll = host_poll,
+    .wants_turn = host_wants_turn,
     .fd = host_fd,
 };

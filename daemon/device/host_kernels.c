@@ -81,9 +81,6 @@ INLINE vec narrow_load(enum dtype_id type, const void *p)
 INLINE void narrow_store(enum dtype_id type, void *p, vec v)
 {
     switch (type) {
-    case DTYPE_F16:
-        f16_store(p, v);
-        break;
     case DTYPE_F8E4M3:
         narrow_u8(p, small_encode(v, 4, 3, false));
         break;
@@ -110,17 +107,27 @@ INLINE struct pair load(enum dtype_id type, bool wide, bool split, const void *f
     return (struct pair){ *(const vec_any *)p, *(const vec_any *)(p + VEC_BYTES) };
 }
 
-INLINE void store(enum dtype_id type, bool wide, bool split, void *to, struct pair v)
+INLINE void store_vec(bool streamed, void *to, vec v)
+{
+    if (streamed)
+        stream(to, v);
+    else
+        *(vec_any *)to = v;
+}
+
+/* `streamed`: not of f8, whose pieces are small. */
+INLINE void store(enum dtype_id type, bool wide, bool split, bool streamed, void *to, struct pair v)
 {
     uint8_t *p = to;
 
     if (split) {
-        struct pair r = bf16_encode_high(v);
-
-        *(vec_any *)p = (r.a >> 16) | (r.b & 0xffff0000);
+        store_vec(streamed, p, bf16_encode_split(v));
+    } else if (type == DTYPE_F16 && !wide) {
+        f16_store(streamed, p, v.a);
+        f16_store(streamed, p + VEC_BYTES / 2, v.b);
     } else if (wide || !is_narrow(type)) {
-        *(vec_any *)p = v.a;
-        *(vec_any *)(p + VEC_BYTES) = v.b;
+        store_vec(streamed, p, v.a);
+        store_vec(streamed, p + VEC_BYTES, v.b);
     } else if (type == DTYPE_BF16) {
         struct pair r = bf16_encode_high(v);
 
@@ -261,16 +268,25 @@ INLINE struct pair tree(enum dtype_id type, enum operator_id op, unsigned n, boo
 #undef T4
 }
 
+/* Where results go. The loop over destinations vanishes where there are as many as sources. */
+enum outlet { OUTLET_ANY, OUTLET_EACH, OUTLET_STREAM };
+
 /* Whole strips only: the first `count` elements, count a multiple of the strip. */
 INLINE void fold(enum dtype_id type, enum operator_id op, unsigned n, bool src_wide, bool dst_wide,
-                 const struct kernel_args *args, uint64_t count)
+                 enum outlet outlet, const struct kernel_args *args, uint64_t count)
 {
     const unsigned from = stride_of(type, src_wide), to = stride_of(type, dst_wide);
     const bool split = type == DTYPE_BF16 && !src_wide && !dst_wide;
+    const bool each = outlet == OUTLET_EACH, streamed = outlet == OUTLET_STREAM;
+    const uint32_t ndst = each ? n : args->ndst;
     const uint8_t *src[GROUP_MAX];
+    uint8_t *dst[GROUP_MAX];
 
-    for (unsigned i = 0; i < n; i++)
+    for (unsigned i = 0; i < n; i++) {
         src[i] = args->src[i];
+        if (each)
+            dst[i] = args->dst[i];
+    }
 
     for (uint64_t i = args->first; i < args->first + count; i += strip_of(type)) {
         struct pair v = tree(type, op, n, src_wide, split, src, i * from);
@@ -279,19 +295,24 @@ INLINE void fold(enum dtype_id type, enum operator_id op, unsigned n, bool src_w
             v.a = divide(type, v.a, args->divisor);
             v.b = divide(type, v.b, args->divisor);
         }
-        for (uint32_t d = 0; d < args->ndst; d++)
-            store(type, dst_wide, split, (uint8_t *)args->dst[d] + i * to, v);
+        for (uint32_t d = 0; d < ndst; d++) {
+            uint8_t *out = each ? dst[d] : args->dst[d];
+
+            store(type, dst_wide, split, streamed, out + i * to, v);
+        }
     }
+    if (streamed)
+        stream_end();
 }
 
 INLINE void fold_any(enum dtype_id type, enum operator_id op, bool src_wide, bool dst_wide,
-                     const struct kernel_args *args, uint64_t count)
+                     enum outlet outlet, const struct kernel_args *args, uint64_t count)
 {
     switch (args->nsrc) {
 #define FOLD(n)                                                                                    \
     case n:                                                                                        \
         if (n <= group_of(type, op))                                                               \
-            fold(type, op, n, src_wide, dst_wide, args, count);                                    \
+            fold(type, op, n, src_wide, dst_wide, outlet, args, count);                            \
         break;
         FOLD(1)
         FOLD(2)
@@ -303,6 +324,26 @@ INLINE void fold_any(enum dtype_id type, enum operator_id op, bool src_wide, boo
         FOLD(8)
 #undef FOLD
     }
+}
+
+static bool can_stream(const struct kernel_args *args, unsigned to)
+{
+    for (uint32_t d = 0; d < args->ndst; d++)
+        if (((uintptr_t)args->dst[d] + args->first * to) % VEC_BYTES != 0)
+            return false;
+    return args->stream;
+}
+
+/* What is neither wide: sums, and so copies, are worth a loop for every outlet. */
+INLINE void fold_plain(enum dtype_id type, enum operator_id op, const struct kernel_args *args,
+                       uint64_t count)
+{
+    if (op == OPERATOR_SUM && can_stream(args, width_of(type)))
+        fold_any(type, op, false, false, OUTLET_STREAM, args, count);
+    else if (op == OPERATOR_SUM && args->ndst == args->nsrc)
+        fold_any(type, op, false, false, OUTLET_EACH, args, count);
+    else
+        fold_any(type, op, false, false, OUTLET_ANY, args, count);
 }
 
 /* Writes `bytes` bytes of a result to every destination, at `offset`. */
@@ -332,6 +373,7 @@ OUTLINE void reduce_tail(kernel_fn kernel, const struct kernel_args *args, unsig
     padded.ndst = 1;
     padded.first = 0;
     padded.count = strip;
+    padded.stream = false;
     kernel(&padded);
     spread(args, first * to, out, count * to);
 }
@@ -433,11 +475,11 @@ INLINE void reduce(enum dtype_id type, enum operator_id op, kernel_fn self,
         return;
     }
     if (is_narrow(type) && args->src_wide)
-        fold_any(type, op, true, false, args, whole);
+        fold_any(type, op, true, false, OUTLET_ANY, args, whole);
     else if (is_narrow(type) && args->dst_wide)
-        fold_any(type, op, false, true, args, whole);
+        fold_any(type, op, false, true, OUTLET_ANY, args, whole);
     else
-        fold_any(type, op, false, false, args, whole);
+        fold_plain(type, op, args, whole);
 
     if (whole < args->count)
         reduce_tail(self, args, from, to, strip_of(type), whole);

@@ -19,21 +19,23 @@ struct kernel_args {
     uint64_t first, count;
     uint32_t divisor; /* 0: none */
     bool src_wide, dst_wide;
+    bool stream; /* past the caches where that can be done; the same bytes */
 };
 
 typedef void (*kernel_fn)(const struct kernel_args *args);
 
 struct kernel_row {
-    const char *name; /* "plain", "x86-64-v3", "x86-64-v4" */
+    const char *name; /* "plain", "x86-64-v3", "x86-64-v4", "x86-64-v4 bf16" */
     bool (*supported)(void);
     kernel_fn reduce[DTYPE_END][OPERATOR_END]; /* NULL where the type has no such operator */
 };
 
 /* host_kernels.c compiled once more each; what they need of the CPU is in host_rows.c. */
-extern const struct kernel_row kernel_row_plain, kernel_row_v3, kernel_row_v4;
+extern const struct kernel_row kernel_row_plain, kernel_row_v3, kernel_row_v4, kernel_row_v4_bf16;
 bool kernel_supported_plain(void);
 bool kernel_supported_v3(void);
 bool kernel_supported_v4(void);
+bool kernel_supported_v4_bf16(void);
 
 /* Slowest first; the plain row is rows[0] and runs everywhere. NULL at the end. */
 extern const struct kernel_row *const kernel_rows[];

@@ -32,6 +32,11 @@ bool kernel_supported_v4(void)
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+
+bool kernel_supported_v4_bf16(void)
+{
+    return kernel_supported_v4() && __builtin_cpu_supports("avx512bf16");
+}
 #endif
 
 const struct kernel_row *const kernel_rows[] = {
@@ -39,6 +44,7 @@ const struct kernel_row *const kernel_rows[] = {
 #ifdef __x86_64__
     &kernel_row_v3,
     &kernel_row_v4,
+    &kernel_row_v4_bf16,
 #endif
     NULL,
 };

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __F16C__
+#ifdef __SSE2__
 #include <immintrin.h>
 #endif
 
@@ -50,6 +50,29 @@ typedef quarter_u8 quarter_any __attribute__((aligned(1), may_alias));
 struct pair {
     vec a, b;
 };
+
+/* ---- Stores past the caches, to addresses that VEC_BYTES divides. ---- */
+
+INLINE void stream(void *p, vec v)
+{
+#if defined(__AVX512F__)
+    _mm512_stream_si512(p, (__m512i)v);
+#elif defined(__AVX2__)
+    _mm256_stream_si256(p, (__m256i)v);
+#elif defined(__SSE2__)
+    _mm_stream_si128(p, (__m128i)v);
+#else
+    *(vec_any *)p = v;
+#endif
+}
+
+/* Streamed stores are ordered by nothing else, not even by a lock. */
+INLINE void stream_end(void)
+{
+#ifdef __SSE2__
+    _mm_sfence();
+#endif
+}
 
 INLINE vec choose(vec mask, vec yes, vec no)
 {
@@ -151,6 +174,39 @@ INLINE struct pair bf16_encode_high(struct pair v)
     return r;
 }
 
+#ifdef __AVX512BF16__
+INLINE bool any_subnormal(struct pair v)
+{
+    const int subnormal = 0x20;
+
+    return _mm512_fpclass_ps_mask((__m512)v.a, subnormal) |
+           _mm512_fpclass_ps_mask((__m512)v.b, subnormal);
+}
+
+/* The words of the lower and the upper half in turn. */
+INLINE vec bf16_interleave(vec v)
+{
+    const __m512i order =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+
+    return (vec)_mm512_permutexvar_epi16(order, (__m512i)v);
+}
+#endif
+
+/* A strip that has its even elements in a and its odd ones in b, back in order. */
+INLINE vec bf16_encode_split(struct pair v)
+{
+#ifdef __AVX512BF16__
+    /* rounds and keeps NaN as bf16_encode_high() does, but takes a subnormal for zero */
+    if (__builtin_expect(!any_subnormal(v), true))
+        return bf16_interleave((vec)_mm512_cvtne2ps_pbh((__m512)v.b, (__m512)v.a));
+#endif
+    struct pair r = bf16_encode_high(v);
+
+    return (r.a >> 16) | (r.b & 0xffff0000);
+}
+
 /*
  * A float of 1 sign bit, E exponent bits and M fraction bits with the usual bias, in the low bits
  * of each lane. `ieee`: the highest exponent means infinity and NaN; else (e4m3) only all ones is
@@ -218,13 +274,24 @@ INLINE vec f16_load(const void *p)
 #endif
 }
 
-INLINE void f16_store(void *p, vec v)
+INLINE void f16_store(bool streamed, void *p, vec v)
 {
 #if defined(__AVX512F__)
-    _mm256_storeu_si256(p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
+    __m256i half = _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT);
+
+    if (streamed)
+        _mm256_stream_si256(p, half);
+    else
+        _mm256_storeu_si256(p, half);
 #elif defined(__F16C__)
-    _mm_storeu_si128(p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
+    __m128i half = _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT);
+
+    if (streamed)
+        _mm_stream_si128(p, half);
+    else
+        _mm_storeu_si128(p, half);
 #else
+    (void)streamed;
     narrow_u16(p, small_encode(v, 5, 10, true));
 #endif
 }

@@ -1,9 +1,16 @@
 /*
- * Workers: the host device's stream. Threads that take large tasks first in, first out, each task
- * shared by all of them: a fixed part each, then help with what the others have left.
+ * Workers: the host device's stream. Threads that take tasks first in, first out, each task shared
+ * by several: a fixed part each, then help with what the others have left.
  *
- * All calls are for the loop thread. `run` is called on workers, for blocks of a task that do not
- * overlap; it may not block and knows nothing but its arguments.
+ * A long task is left to the workers, all of them. A short one is the loop thread's, which begins
+ * at the next workers_poll() and goes on for HELP_US a call; where it is worth a wake-up, workers
+ * help, as many as there are other CPUs. While a short task is under way workers_wants_turn() asks
+ * for another poll: as long as there are blocks to take, and for WATCH_US thereafter, in which the
+ * helpers' last blocks should end; who finishes meanwhile needs not wake the loop. Later ends, and
+ * those of long tasks, are told by the descriptor.
+ *
+ * All calls are for the loop thread. `run` is called on workers and in workers_poll(), for blocks
+ * of a task that do not overlap; it may not block and knows nothing but its arguments.
  */
 #ifndef DAEMON_DEVICE_WORKERS_H
 #define DAEMON_DEVICE_WORKERS_H
@@ -17,20 +24,32 @@ struct workers;
 /* Does elements [first, first + count) of the task. Return: 0, or what the task fails with. */
 typedef int (*workers_run_fn)(const struct task *task, uint64_t first, uint64_t count);
 
-/* Starts `nworkers` >= 1 threads, which sleep while there is nothing to do. Return: 0 or -errno. */
-int workers_new(unsigned nworkers, workers_run_fn run, struct workers **ret);
+/*
+ * Starts `nworkers` >= 1 threads, which sleep while there is nothing to do; `ncpus` of the
+ * process's, for them and the loop thread. Return: 0 or -errno.
+ */
+int workers_new(unsigned nworkers, unsigned ncpus, workers_run_fn run, struct workers **ret);
 
 /* Ends and joins the threads; no task may be held. Returns NULL. NULL is allowed. */
 struct workers *workers_free(struct workers *w);
+
+enum workers_use {
+    WORKERS_NONE,  /* short: the loop thread does it all */
+    WORKERS_HELP,  /* short: the loop thread and its helpers */
+    WORKERS_ALONE, /* long: every worker, without the loop thread */
+};
 
 /*
  * Takes a task, to be run in blocks of `block` elements; its cancel flag is looked at before each.
  * Return: false, with nothing taken, where WORKERS_TASKS_MAX are held.
  */
-bool workers_submit(struct workers *w, struct task *task, uint64_t block);
+bool workers_submit(struct workers *w, struct task *task, uint64_t block, enum workers_use use);
 
-/* Runs done() of finished tasks. The descriptor is readable while there are any. */
+/* Takes part in the oldest short task for a while, then runs done() of finished tasks. */
 void workers_poll(struct workers *w);
+bool workers_wants_turn(const struct workers *w);
+
+/* Readable while there are finished tasks that workers_wants_turn() does not ask for. */
 int workers_fd(const struct workers *w);
 
 #endif

@@ -237,6 +237,12 @@ static void flaky_poll(struct device *device)
         flaky_step(device);
 }
 
+static bool flaky_wants_turn(const struct device *device)
+{
+    (void)device;
+    return false;
+}
+
 static int flaky_fd(const struct device *device)
 {
     return container_of(device, const struct flaky, base)->event_fd;
@@ -250,5 +256,6 @@ const struct device_ops device_flaky = {
     .unmap = flaky_unmap,
     .submit = flaky_submit,
     .poll = flaky_poll,
+    .wants_turn = flaky_wants_turn,
     .fd = flaky_fd,
 };

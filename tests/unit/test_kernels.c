@@ -221,6 +221,7 @@ static void check_random(const struct kernel_row *row, enum dtype_id type, enum 
     c.args.src_wide = src_wide;
     c.args.dst_wide = dst_wide;
     c.args.ndst = 1 + below(ARRAY_SIZE(dst));
+    c.args.stream = below(2);
     c.args.first = below(9);
     c.args.count = below(COUNT_MAX - 9);
     if (op == OPERATOR_MEAN)
@@ -296,6 +297,34 @@ TEST(every_source_may_be_a_destination)
         call(&c);
         for (uint32_t d = 0; d < n; d++)
             assert_result(&c, expected, dst[d]);
+    }
+}
+
+/* A row takes other stores where every destination is aligned for them. */
+TEST(streaming_gives_the_same_bytes_and_no_others)
+{
+    static _Alignas(64) uint8_t aligned[2][BUFFER];
+
+    for_each_row(row) for_each_kernel(row, type, op) for (uint32_t n = 1; n <= 8; n++)
+    {
+        const unsigned width = dtype_get(type)->width;
+        const void *src[8];
+        void *dst[2] = { aligned[0], aligned[1] };
+        struct call c = { row, type, op, { .src = src, .dst = dst, .nsrc = n, .ndst = 2 } };
+
+        fill_numbers(type);
+        c.args.stream = true;
+        c.args.first = 64;
+        c.args.count = below(COUNT_MAX - 64);
+        for (uint32_t s = 0; s < n; s++)
+            src[s] = sources[s] + below(OFFSET_MAX);
+        expect(&c, expected);
+        memset(aligned, CANARY, sizeof(aligned));
+        call(&c);
+        for (uint32_t d = 0; d < 2; d++) {
+            assert_result(&c, expected, dst[d]);
+            assert_canaries(&c, dst[d], c.args.first * width, c.args.count * width);
+        }
     }
 }
 
@@ -487,6 +516,7 @@ int main(void)
         cmocka_unit_test(every_operator_agrees_with_the_reference_for_numbers),
         cmocka_unit_test(accumulators_come_in_and_go_out),
         cmocka_unit_test(every_source_may_be_a_destination),
+        cmocka_unit_test(streaming_gives_the_same_bytes_and_no_others),
         cmocka_unit_test(every_code_of_a_narrow_float_widens_exactly),
         cmocka_unit_test(narrowing_rounds_to_nearest_even_around_every_code),
         cmocka_unit_test(narrowing_takes_any_float),
