@@ -161,7 +161,7 @@ void conn_wake(struct ruccl_conn *c)
 {
     struct waiter *w;
 
-    list_for_each (w, &c->waiters, link)
+    list_for_each(w, &c->waiters, link)
         if (w->ready(w->subject))
             pthread_cond_signal(&w->wake);
 }
@@ -225,22 +225,29 @@ static void end_lost(struct ruccl_conn *c)
     end_said(c, &e);
 }
 
+/* NULL: to a request nobody waits for, or whose sender ran out of patience. Serials do not recur. */
+static struct pending *pending_find(struct ruccl_conn *c, uint64_t serial)
+{
+    struct pending *p;
+
+    list_for_each(p, &c->pending[serial % CONN_BUCKETS], link)
+        if (p->serial == serial)
+            return p;
+    return NULL;
+}
+
 static void reply_route(struct ruccl_conn *c, const struct reply *reply)
 {
-    struct list *bucket = &c->pending[reply->serial % CONN_BUCKETS];
-    struct pending *p;
+    struct pending *p = pending_find(c, reply->serial);
 
     if (reply->kind == REPLY_GOODBYE) {
         end_said(c, &reply->done);
-        return;
+    } else if (p && reply->kind != REPLY_PROGRESS) {
+        list_remove(&p->link);
+        p->answered(p, reply);
+    } else if (p && p->progressed) {
+        p->progressed(p, reply->progress.elements_done);
     }
-    list_for_each (p, bucket, link)
-        if (p->serial == reply->serial) {
-            list_remove(&p->link);
-            p->answered(p, reply);
-            return;
-        }
-    /* To a request nobody waits for, or whose sender ran out of patience: serials do not recur. */
 }
 
 /* Routes the reply of `len` bytes in the packet. */
@@ -494,7 +501,6 @@ static bool ring_has_its_room(const void *subject)
 static int send_by_ring(struct ruccl_conn *c, uint32_t len)
 {
     const struct request bell = { .kind = REQUEST_BELL };
-    int r;
 
     c->room = len;
     while (ring_put(&c->rings.requests, c->buffer, len) == RING_FULL) {
@@ -505,8 +511,7 @@ static int send_by_ring(struct ruccl_conn *c, uint32_t len)
     }
     if (!ring_take_bell(&c->rings.requests))
         return 0;
-    r = packet_send(c->socket, c->buffer, (uint32_t)codec_encode_request(&bell, c->buffer), -1);
-    return r == PACKET_AGAIN ? 0 : r; /* with its socket full, the daemon is awake */
+    return send_by_socket(c, (uint32_t)codec_encode_request(&bell, c->buffer), -1);
 }
 
 static int send_bytes(struct ruccl_conn *c, uint32_t len, int fd)

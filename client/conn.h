@@ -32,6 +32,8 @@ struct pending {
     /* Called once, when already out of the table. `reply` is NULL if the connection ended first:
      * ruccl_conn::end says why. Must not send. */
     void (*answered)(struct pending *p, const struct reply *reply);
+    /* For a post with windows, any number of times before. Must not send. */
+    void (*progressed)(struct pending *p, uint64_t elements_done);
     struct list link; // ruccl_conn::pending
 };
 

@@ -15,6 +15,7 @@ struct rings {
     struct ring_out requests;
     struct ring_in replies;
     int64_t spin_ns; /* before sleeping */
+    unsigned misses; /* looks that found nothing, and waits without one, since the last that did */
 };
 
 /*

@@ -67,24 +67,27 @@ bool ring_take_bell(struct ring_out *r)
 
 bool ring_is_empty(const struct ring_in *r)
 {
-    return atomic_load_explicit(&r->messages->tail, memory_order_acquire) == r->head;
+    return atomic_load_explicit(&r->messages->tail, memory_order_acquire) ==
+           atomic_load_explicit(&r->head, memory_order_relaxed);
 }
 
 int ring_take(struct ring_in *r, void *bytes, uint32_t *ret_len)
 {
-    uint64_t there = atomic_load_explicit(&r->messages->tail, memory_order_acquire) - r->head;
+    uint64_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
+    uint64_t there = atomic_load_explicit(&r->messages->tail, memory_order_acquire) - head;
     uint32_t len;
 
     if (there == 0)
         return RING_EMPTY;
     if (there > RING_BYTES || there % ALIGNMENT)
         return -EPROTO;
-    copy_out(r->messages, r->head, &len, sizeof(len)); /* once: it may change under us */
+    copy_out(r->messages, head, &len, sizeof(len)); /* once: it may change under us */
     if (len == 0 || len > RING_MESSAGE_MAX || record_bytes(len) > there)
         return -EPROTO;
-    copy_out(r->messages, r->head + sizeof(len), bytes, len);
-    r->head += record_bytes(len);
-    atomic_store_explicit(&r->state->head, r->head, memory_order_release);
+    copy_out(r->messages, head + sizeof(len), bytes, len);
+    head += record_bytes(len);
+    atomic_store_explicit(&r->head, head, memory_order_relaxed);
+    atomic_store_explicit(&r->state->head, head, memory_order_release);
     *ret_len = len;
     return 0;
 }

@@ -17,8 +17,9 @@
 
 #include "shared/base.h"
 
-#define RING_BYTES       (128u << 10) /* of messages that are not yet taken; a power of two */
-#define RING_MESSAGE_MAX (64u << 10)
+#define RING_BYTES        (128u << 10) /* of messages that are not yet taken; a power of two */
+#define RING_MESSAGE_MAX  (64u << 10)
+#define RING_MESSAGES_MAX (RING_BYTES / 8) /* at once, if they are as short as can be */
 
 /* The producer's memory. */
 struct ring_messages {
@@ -44,7 +45,7 @@ struct ring_out {
 struct ring_in {
     const struct ring_messages *messages;
     struct ring_state *state;
-    uint64_t head;
+    _Atomic uint64_t head; /* so that another thread may ask ring_is_empty() */
     uint64_t narmed;
 };
 

@@ -47,7 +47,9 @@ void session_rings_open(struct session *s, const struct request *r, struct packe
     s->guard = (struct task){ .mappings = &s->rings, .nmappings = 1 };
     s->requests = (struct ring_in){ .messages = &client->requests, .state = &ours->requests };
     s->replies = (struct ring_out){ .messages = &ours->replies, .state = &client->replies };
+    fault_enter(&(struct task){ .mappings = &memory, .nmappings = 1 });
     ring_arm(&s->requests); /* before the client hears of it, by the socket one last time */
+    fault_leave();
     session_reply_done(s, r->serial, &e);
     s->rings = memory;
 }
@@ -63,6 +65,20 @@ void session_undo_rings(struct session *s)
 static void session_stay_awake(struct session *s, uint64_t now)
 {
     s->awake_until_us = now + s->service->config->spin_us;
+}
+
+/* Until its bell; not if there is something to take first. */
+static void session_fall_asleep(struct session *s)
+{
+    bool asleep;
+
+    fault_enter(&s->guard);
+    asleep = ring_arm(&s->requests);
+    fault_leave();
+    if (asleep)
+        list_remove(&s->awake_link);
+    else
+        ring_disarm(&s->requests);
 }
 
 void session_bell(struct session *s, const struct request *r, struct packet *p)
@@ -89,14 +105,14 @@ static int session_take_request(struct session *s, struct packet *p)
     fault_enter(&s->guard);
     r = ring_take(&s->requests, p->bytes, &p->len);
     fault_leave();
-    if (r == RING_EMPTY || !rings_are_whole(s))
+    if (!rings_are_whole(s) || r == RING_EMPTY)
         return -1;
     return r < 0 ? session_refuse(s, "its ring holds what no message is") : 0;
 }
 
 unsigned session_take_requests(struct session *s, unsigned limit)
 {
-    struct packet *p = &s->service->in;
+    struct packet *p = &s->service->taken;
     unsigned n = 0;
 
     while (s->rings && s->state < SESSION_DOOMED && n < limit && session_take_request(s, p) == 0) {
@@ -113,12 +129,8 @@ static bool session_look(struct session *s, uint64_t now)
         session_stay_awake(s, now);
         return true;
     }
-    if (now >= s->awake_until_us) {
-        if (ring_arm(&s->requests))
-            list_remove(&s->awake_link);
-        else
-            ring_disarm(&s->requests);
-    }
+    if (now >= s->awake_until_us)
+        session_fall_asleep(s);
     return false;
 }
 

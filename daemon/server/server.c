@@ -128,10 +128,7 @@ static void on_alarm(uv_timer_t *handle)
 
 static void on_busy(uv_idle_t *handle)
 {
-    struct server *s = handle->data;
-
-    if (engine_wants_turn(s->parts->engine))
-        engine_poll(s->parts->engine);
+    (void)handle; /* it only keeps the loop from waiting */
 }
 
 static void server_resume_accept(struct server *s)
@@ -159,9 +156,12 @@ static void server_arm(struct server *s, bool busy, uint64_t due, uint64_t now)
 static void on_turn(uv_prepare_t *handle)
 {
     struct server *s = handle->data;
-    bool busy = sessions_look(&s->service, engine_wants_turn(s->parts->engine));
+    struct engine *engine = s->parts->engine;
+    bool busy = sessions_look(&s->service, engine_wants_turn(engine));
     uint64_t now = service_now(), due;
 
+    if (engine_wants_turn(engine))
+        engine_poll(engine);
     if (comms_deadline(s->parts->comms) <= now)
         comms_tick(s->parts->comms, now);
     if (s->accept_pause && s->accept_pause <= now)

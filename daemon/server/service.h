@@ -24,6 +24,7 @@ struct service {
 
     struct codec *codec;
     struct packet in;              /* the datagram being handled */
+    struct packet taken;           /* the request being handled that came by a ring */
     uint8_t out[PACKET_BYTES_MAX]; /* the reply being sent */
 
     struct quotas quotas;

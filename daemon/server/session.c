@@ -312,7 +312,9 @@ static bool session_read(struct session *s, unsigned limit)
             session_refuse_datagram(s, r);
             return false;
         }
-        session_handle(s, p);
+        session_take_requests(s, RING_MESSAGES_MAX); /* they were put before this was sent */
+        if (s->state < SESSION_DOOMED)
+            session_handle(s, p);
         packet_close_fds(p);
     }
     return false;
@@ -333,7 +335,7 @@ static void on_socket(uv_poll_t *handle, int status, int events)
     /* after an error libuv has stopped the handle: this is the last chance to read */
     ended = session_read(s, status < 0 ? READS_AT_DEATH : READS_PER_EVENT);
     if (ended || status < 0)
-        session_take_requests(s, READS_AT_DEATH);
+        session_take_requests(s, RING_MESSAGES_MAX);
     if (s->state < SESSION_DOOMED && (ended || status < 0))
         session_hang_up(s, service_now());
 }
@@ -347,7 +349,7 @@ static void on_pidfd(uv_poll_t *handle, int status, int events)
     uv_poll_stop(handle);
     if (!s->hung_up) { /* what it said before it died still counts */
         session_read(s, READS_AT_DEATH);
-        session_take_requests(s, READS_AT_DEATH);
+        session_take_requests(s, RING_MESSAGES_MAX);
     }
     session_doom(s, "died");
 }
@@ -414,6 +416,7 @@ void session_open(struct service *service, int socket)
     list_init(&s->all_memberships);
     list_init(&s->awake_link);
     list_init(&s->timed_link);
+    list_init(&s->lingering);
     session_set_deadline(s, service_now() + service->config->hello_timeout_us);
     list_append(&service->sessions, &s->link);
     session_poll(s);

@@ -4,15 +4,20 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#include "tests/end_to_end/daemon.h"
 
 #define REPLY_LIMIT_MS 10000
 
@@ -33,6 +38,11 @@ void raw_connect(struct raw *c, const char *path)
 void raw_close(struct raw *c)
 {
     close(c->socket);
+    if (c->rings) {
+        munmap(c->rings, sizeof(*c->rings));
+        munmap(c->theirs, daemon_memory_bytes(c->slots));
+        close(c->rings_fd);
+    }
     if (c->cells >= 0)
         close(c->cells);
     packet_close_fds(&c->in);
@@ -52,18 +62,101 @@ void raw_open(struct raw *c, const char *path)
     assert_true(c->cells >= 0);
 }
 
-uint64_t raw_send(struct raw *c, struct request *r, int fd)
+static void decode(struct raw *c)
+{
+    struct error e = { 0 };
+
+    if (codec_decode_reply(c->codec, c->in.bytes, c->in.len, &c->reply, &e) < 0)
+        fail_msg("%s", e.text);
+}
+
+/* ---- rings ---- */
+
+void raw_open_rings(struct raw *c)
+{
+    struct request r = { .kind = REQUEST_RINGS_OPEN };
+    struct client_rings *ours;
+    struct daemon_rings *theirs;
+
+    c->rings_fd = raw_memfd(sizeof(*ours));
+    ours = mmap(NULL, sizeof(*ours), PROT_READ | PROT_WRITE, MAP_SHARED, c->rings_fd, 0);
+    c->theirs = mmap(NULL, daemon_memory_bytes(c->slots), PROT_READ, MAP_SHARED, c->cells, 0);
+    assert_ptr_not_equal(ours, MAP_FAILED);
+    assert_ptr_not_equal(c->theirs, MAP_FAILED);
+    raw_ask(c, &r, c->rings_fd, ERROR_NONE, NULL);
+
+    theirs = (struct daemon_rings *)((char *)c->theirs + daemon_rings_offset(c->slots));
+    c->requests = (struct ring_out){ .messages = &ours->requests, .state = &theirs->requests };
+    c->replies = (struct ring_in){ .messages = &theirs->replies, .state = &ours->replies };
+    c->rings = ours;
+}
+
+/* Gives the request its serial. Return: the length of what is at *ret, until the next. */
+static uint32_t encode(struct raw *c, struct request *r, const uint8_t **ret)
 {
     static uint8_t bytes[PACKET_BYTES_MAX];
     int len;
 
-    r->serial = ++c->serial;
+    r->serial = r->kind == REQUEST_BELL ? 0 : ++c->serial;
     len = codec_encode_request(r, bytes);
     assert_true(len > 0);
+    *ret = bytes;
+    return (uint32_t)len;
+}
+
+uint64_t raw_put(struct raw *c, struct request *r)
+{
+    uint64_t end = test_now_ms() + REPLY_LIMIT_MS;
+    const uint8_t *bytes;
+    uint32_t len = encode(c, r, &bytes);
+
+    while (ring_put(&c->requests, bytes, len) == RING_FULL) {
+        assert_true(test_now_ms() < end);
+        test_sleep_ms(1);
+    }
+    return r->serial;
+}
+
+bool raw_take(struct raw *c)
+{
+    int r;
+
+    if (!c->rings)
+        return false;
+    packet_close_fds(&c->in);
+    r = ring_take(&c->replies, c->in.bytes, &c->in.len);
+    if (r == RING_EMPTY)
+        return false;
+    assert_int_equal(r, 0);
+    decode(c);
+    c->by_ring = true;
+    return true;
+}
+
+/* ---- messages ---- */
+
+uint64_t raw_send_by_socket(struct raw *c, struct request *r, int fd)
+{
+    const uint8_t *bytes;
+    uint32_t len = encode(c, r, &bytes);
+
     /* a daemon that has hung up is found out by receiving */
-    if (packet_send(c->socket, bytes, (uint32_t)len, fd) < 0)
+    if (packet_send(c->socket, bytes, len, fd) < 0)
         fail_msg("send: %s", strerror(errno));
     return r->serial;
+}
+
+uint64_t raw_send(struct raw *c, struct request *r, int fd)
+{
+    struct request bell = { .kind = REQUEST_BELL };
+    uint64_t serial;
+
+    if (!c->rings || fd >= 0)
+        return raw_send_by_socket(c, r, fd);
+    serial = raw_put(c, r);
+    if (ring_take_bell(&c->requests))
+        raw_send_by_socket(c, &bell, -1);
+    return serial;
 }
 
 void raw_send_bytes(struct raw *c, const void *bytes, size_t len, const int *fds, unsigned nfds)
@@ -86,10 +179,10 @@ void raw_send_bytes(struct raw *c, const void *bytes, size_t len, const int *fds
     assert_int_equal(sendmsg(c->socket, &m, MSG_NOSIGNAL), len);
 }
 
-bool raw_receive(struct raw *c)
+/* Receives one datagram. */
+static bool receive(struct raw *c)
 {
     struct pollfd p = { .fd = c->socket, .events = POLLIN };
-    struct error e = { 0 };
     int r;
 
     packet_close_fds(&c->in);
@@ -99,9 +192,23 @@ bool raw_receive(struct raw *c)
     if (r == PACKET_END)
         return false;
     assert_int_equal(r, 0);
-    if (codec_decode_reply(c->codec, c->in.bytes, c->in.len, &c->reply, &e) < 0)
-        fail_msg("%s", e.text);
+    decode(c);
+    c->by_ring = false;
     return true;
+}
+
+bool raw_receive(struct raw *c)
+{
+    for (;;) {
+        if (raw_take(c))
+            return true;
+        if (c->rings && !ring_arm(&c->replies))
+            continue;
+        if (!receive(c))
+            return raw_take(c); /* what was said before it hung up */
+        if (c->reply.kind != REPLY_BELL)
+            return true;
+    }
 }
 
 const struct reply *raw_expect(struct raw *c, enum reply_kind kind)
@@ -141,6 +248,24 @@ void raw_ask(struct raw *c, struct request *r, int fd, enum error_code code, con
     assert_int_equal(c->reply.serial, serial);
 }
 
+const struct error *raw_expect_completion(struct raw *c, uint64_t serial)
+{
+    raw_expect(c, REPLY_COMPLETION);
+    if (serial)
+        assert_int_equal(c->reply.serial, serial);
+    return &c->reply.completion.error;
+}
+
+void raw_expect_success(struct raw *c, uint64_t serial)
+{
+    const struct error *e = raw_expect_completion(c, serial);
+
+    if (e->code)
+        fail_msg("%s", e->text);
+}
+
+/* ---- requests ---- */
+
 uint64_t raw_hello(struct raw *c, uint32_t version_min, uint32_t version_max, int pidfd)
 {
     struct request r = { .kind = REQUEST_HELLO };
@@ -159,7 +284,8 @@ void raw_new_id(struct raw *c, char ret[CODEC_ID_MAX + 1])
     snprintf(ret, CODEC_ID_MAX + 1, "%s", raw_expect(c, REPLY_ID)->id);
 }
 
-uint64_t raw_join(struct raw *c, uint32_t comm, const char *id, uint32_t rank, uint32_t nranks)
+static uint64_t join(struct raw *c, uint32_t comm, const char *id, uint32_t rank, uint32_t nranks,
+                     uint64_t timeout_us)
 {
     struct request r = { .kind = REQUEST_JOIN };
 
@@ -168,9 +294,34 @@ uint64_t raw_join(struct raw *c, uint32_t comm, const char *id, uint32_t rank, u
     r.join.rank = rank;
     r.join.nranks = nranks;
     r.join.label = "test";
-    r.join.timeout_us = 60000000;
+    r.join.timeout_us = timeout_us;
     r.join.algorithm = "";
     return raw_send(c, &r, -1);
+}
+
+uint64_t raw_join(struct raw *c, uint32_t comm, const char *id, uint32_t rank, uint32_t nranks)
+{
+    return join(c, comm, id, rank, nranks, 60000000);
+}
+
+void raw_pair_open(struct raw_pair *p, const char *path, uint64_t timeout_us)
+{
+    char id[CODEC_ID_MAX + 1];
+
+    raw_open(&p->a, path);
+    raw_open(&p->b, path);
+    raw_open_rings(&p->a);
+    raw_new_id(&p->a, id);
+    join(&p->a, 1, id, 0, 2, timeout_us);
+    join(&p->b, 1, id, 1, 2, timeout_us);
+    raw_expect_done(&p->a, ERROR_NONE, NULL);
+    raw_expect_done(&p->b, ERROR_NONE, NULL);
+}
+
+void raw_pair_close(struct raw_pair *p)
+{
+    raw_close(&p->a);
+    raw_close(&p->b);
 }
 
 void raw_open_region(struct raw *c, uint32_t region, int fd, uint64_t bytes)
@@ -192,6 +343,47 @@ uint64_t raw_barrier(struct raw *c, uint32_t comm, uint64_t sequence, uint32_t s
     r.post.d.kind = COLLECTIVE_BARRIER;
     r.post.d.budget = BUDGET_NONE;
     return raw_send(c, &r, -1);
+}
+
+void raw_ask_status(struct raw *c)
+{
+    struct request r = { .kind = REQUEST_STATUS };
+
+    raw_send(c, &r, -1);
+    raw_expect(c, REPLY_STATUS_PAGE);
+}
+
+static uint32_t count_sessions(struct raw *c)
+{
+    raw_ask_status(c);
+    assert_int_equal(c->reply.status_page.items[0].kind, STATUS_DAEMON);
+    return c->reply.status_page.items[0].daemon.sessions;
+}
+
+void raw_wait_for_sessions(struct raw *c, uint32_t n)
+{
+    for (int i = 0; i < 400 && count_sessions(c) != n; i++)
+        test_sleep_ms(5);
+    assert_int_equal(count_sessions(c), n);
+}
+
+/* ---- processes and descriptors ---- */
+
+pid_t raw_fork_member(const char *path, const char *id, void (*then)(struct raw *c))
+{
+    pid_t pid = fork();
+    struct raw c;
+
+    assert_true(pid >= 0);
+    if (pid)
+        return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setenv("CMOCKA_TEST_ABORT", "1", 1); /* a failure here must not go on with the other tests */
+    raw_open(&c, path);
+    raw_join(&c, 1, id, 1, 2);
+    raw_expect_done(&c, ERROR_NONE, NULL);
+    then(&c);
+    _exit(0);
 }
 
 int raw_pidfd(pid_t pid)
