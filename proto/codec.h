@@ -34,6 +34,9 @@ enum request_kind {
     REQUEST_STATUS,
     REQUEST_RINGS_OPEN,
     REQUEST_BELL,
+    REQUEST_START,
+    REQUEST_PERSISTENT_CLOSE,
+    REQUEST_STAGED,
 };
 
 struct request_join {
@@ -48,6 +51,7 @@ struct request_join {
 struct wire_operand {
     uint32_t region; /* 0: none */
     uint64_t offset;
+    uint64_t window; /* 0 or a power of two */
 };
 
 struct request_post {
@@ -63,6 +67,7 @@ struct request_post {
     uint32_t peer, tag;
     int32_t color, key;
     uint32_t child;
+    bool persistent;
     struct error rejection; /* code ERROR_NONE: none */
 };
 
@@ -101,6 +106,17 @@ struct request {
         struct {
             uint64_t cursor;
         } status;
+        struct {
+            uint32_t comm, slot, persistent; /* comm and persistent not 0 */
+            uint64_t sequence;
+        } start;
+        struct {
+            uint32_t comm, persistent; /* not 0 */
+        } persistent_close;
+        struct {
+            uint32_t comm, slot;
+            uint64_t in_ready, out_taken;
+        } staged;
     };
 };
 
@@ -112,6 +128,7 @@ enum reply_kind {
     REPLY_STATUS_PAGE,
     REPLY_GOODBYE,
     REPLY_BELL,
+    REPLY_PROGRESS,
 };
 
 struct reply_completion {
@@ -122,6 +139,7 @@ struct reply_completion {
     uint32_t ncounts; /* <= RANKS_MAX */
     uint32_t child_rank, child_nranks;
     const char *child_id;
+    uint32_t persistent; /* 0: none was made */
 };
 
 enum status_kind {
@@ -178,6 +196,9 @@ struct reply {
             uint32_t nitems; /* <= CODEC_STATUS_ITEMS */
             uint64_t next_cursor;
         } status_page;
+        struct {
+            uint64_t elements_done;
+        } progress;
     };
 };
 

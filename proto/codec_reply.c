@@ -19,6 +19,7 @@ static void decode_completion(struct codec *c, const Ruccl__V1__Completion *m,
     ret->child_rank = m->child_rank;
     ret->child_nranks = m->child_nranks;
     ret->child_id = codec_take_string(c, m->child_id, CODEC_ID_MAX, "completion: child_id");
+    ret->persistent = m->persistent;
 }
 
 static const char *take_text(struct codec *c, char *s)
@@ -170,6 +171,10 @@ static void decode_body(struct codec *c, const Ruccl__V1__Reply *m, struct reply
     case RUCCL__V1__REPLY__BODY_BELL:
         ret->kind = REPLY_BELL;
         return;
+    case RUCCL__V1__REPLY__BODY_PROGRESS:
+        ret->kind = REPLY_PROGRESS;
+        ret->progress.elements_done = m->progress->elements_done;
+        return;
     default:
         codec_complain(c, "reply %llu says nothing known", (unsigned long long)m->serial);
     }
@@ -250,6 +255,7 @@ static int encode_completion(const struct reply_completion *completion, Ruccl__V
     body.child_rank = completion->child_rank;
     body.child_nranks = completion->child_nranks;
     body.child_id = codec_give_string(completion->child_id, CODEC_ID_MAX, &fits);
+    body.persistent = completion->persistent;
     m->body_case = RUCCL__V1__REPLY__BODY_COMPLETION;
     m->completion = &body;
     return codec_pack(&m->base, fits, buffer);
@@ -272,6 +278,16 @@ static int encode_bell(Ruccl__V1__Reply *m, void *buffer)
 
     m->body_case = RUCCL__V1__REPLY__BODY_BELL;
     m->bell = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
+static int encode_progress(const struct reply *r, Ruccl__V1__Reply *m, void *buffer)
+{
+    Ruccl__V1__Progress body = RUCCL__V1__PROGRESS__INIT;
+
+    body.elements_done = r->progress.elements_done;
+    m->body_case = RUCCL__V1__REPLY__BODY_PROGRESS;
+    m->progress = &body;
     return codec_pack(&m->base, true, buffer);
 }
 
@@ -419,6 +435,8 @@ int codec_encode_reply(const struct reply *r, void *buffer)
         return encode_goodbye(r, &m, buffer);
     case REPLY_BELL:
         return encode_bell(&m, buffer);
+    case REPLY_PROGRESS:
+        return encode_progress(r, &m, buffer);
     }
     return -EINVAL;
 }

@@ -3,11 +3,14 @@
 
 #include "proto/codec_wire.h"
 
-static struct wire_operand decode_operand(const Ruccl__V1__Operand *m)
+static struct wire_operand decode_operand(struct codec *c, const Ruccl__V1__Operand *m)
 {
     if (!m || m->region == 0)
         return (struct wire_operand){ 0 };
-    return (struct wire_operand){ .region = m->region, .offset = m->offset };
+    if (m->window & (m->window - 1))
+        codec_complain(c, "post: a window of %llu elements is no power of two",
+                       (unsigned long long)m->window);
+    return (struct wire_operand){ m->region, m->offset, m->window };
 }
 
 static void decode_join(struct codec *c, const Ruccl__V1__Join *m, struct request_join *ret)
@@ -43,8 +46,8 @@ static void decode_post(struct codec *c, const Ruccl__V1__Post *m, struct reques
     ret->sequence = m->sequence;
     ret->slot = m->slot;
     decode_descriptor(c, m, &ret->d);
-    ret->in = decode_operand(m->in);
-    ret->out = decode_operand(m->out);
+    ret->in = decode_operand(c, m->in);
+    ret->out = decode_operand(c, m->out);
     ret->out_rows = m->out_rows;
     ret->counts = m->counts;
     ret->ncounts = codec_take_ncounts(c, m->n_counts, "post");
@@ -53,6 +56,7 @@ static void decode_post(struct codec *c, const Ruccl__V1__Post *m, struct reques
     ret->color = m->color;
     ret->key = m->key;
     ret->child = m->child;
+    ret->persistent = m->persistent;
     codec_take_error(c, m->rejection, &ret->rejection);
 }
 
@@ -114,6 +118,27 @@ static void decode_body(struct codec *c, const Ruccl__V1__Request *m, struct req
         return;
     case RUCCL__V1__REQUEST__BODY_BELL:
         ret->kind = REQUEST_BELL;
+        return;
+    case RUCCL__V1__REQUEST__BODY_START:
+        ret->kind = REQUEST_START;
+        ret->start.comm = codec_take_id(c, m->start->comm, "start: comm");
+        ret->start.sequence = m->start->sequence;
+        ret->start.slot = m->start->slot;
+        ret->start.persistent = codec_take_id(c, m->start->persistent, "start: persistent");
+        return;
+    case RUCCL__V1__REQUEST__BODY_PERSISTENT_CLOSE:
+        ret->kind = REQUEST_PERSISTENT_CLOSE;
+        ret->persistent_close.comm =
+            codec_take_id(c, m->persistent_close->comm, "persistent_close: comm");
+        ret->persistent_close.persistent =
+            codec_take_id(c, m->persistent_close->persistent, "persistent_close: persistent");
+        return;
+    case RUCCL__V1__REQUEST__BODY_STAGED:
+        ret->kind = REQUEST_STAGED;
+        ret->staged.comm = codec_take_id(c, m->staged->comm, "staged: comm");
+        ret->staged.slot = m->staged->slot;
+        ret->staged.in_ready = m->staged->in_ready;
+        ret->staged.out_taken = m->staged->out_taken;
         return;
     default:
         codec_complain(c, "request %llu asks for nothing known", (unsigned long long)m->serial);
@@ -261,6 +286,7 @@ static Ruccl__V1__Operand *give_operand(const struct wire_operand *o, Ruccl__V1_
         return NULL;
     m->region = o->region;
     m->offset = o->offset;
+    m->window = o->window;
     return m;
 }
 
@@ -285,6 +311,7 @@ static int encode_post(const struct request_post *post, Ruccl__V1__Request *m, v
     body.color = post->color;
     body.key = post->key;
     body.child = post->child;
+    body.persistent = post->persistent;
     body.rejection = codec_give_error(&post->rejection, &rejection);
     m->body_case = RUCCL__V1__REQUEST__BODY_POST;
     m->post = &body;
@@ -316,6 +343,43 @@ static int encode_bell(Ruccl__V1__Request *m, void *buffer)
 
     m->body_case = RUCCL__V1__REQUEST__BODY_BELL;
     m->bell = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
+static int encode_start(const struct request *r, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__Start body = RUCCL__V1__START__INIT;
+
+    body.comm = r->start.comm;
+    body.sequence = r->start.sequence;
+    body.slot = r->start.slot;
+    body.persistent = r->start.persistent;
+    m->body_case = RUCCL__V1__REQUEST__BODY_START;
+    m->start = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
+static int encode_persistent_close(const struct request *r, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__PersistentClose body = RUCCL__V1__PERSISTENT_CLOSE__INIT;
+
+    body.comm = r->persistent_close.comm;
+    body.persistent = r->persistent_close.persistent;
+    m->body_case = RUCCL__V1__REQUEST__BODY_PERSISTENT_CLOSE;
+    m->persistent_close = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
+static int encode_staged(const struct request *r, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__Staged body = RUCCL__V1__STAGED__INIT;
+
+    body.comm = r->staged.comm;
+    body.slot = r->staged.slot;
+    body.in_ready = r->staged.in_ready;
+    body.out_taken = r->staged.out_taken;
+    m->body_case = RUCCL__V1__REQUEST__BODY_STAGED;
+    m->staged = &body;
     return codec_pack(&m->base, true, buffer);
 }
 
@@ -351,6 +415,12 @@ int codec_encode_request(const struct request *r, void *buffer)
         return encode_rings_open(&m, buffer);
     case REQUEST_BELL:
         return encode_bell(&m, buffer);
+    case REQUEST_START:
+        return encode_start(r, &m, buffer);
+    case REQUEST_PERSISTENT_CLOSE:
+        return encode_persistent_close(r, &m, buffer);
+    case REQUEST_STAGED:
+        return encode_staged(r, &m, buffer);
     }
     return -EINVAL;
 }

@@ -12,6 +12,9 @@
 #include "shared/base.h"
 #include "shared/ring.h"
 
+/* A tensor may pass through a window of its memory; the daemon works on one piece of it at a time. */
+#define WINDOW_PIECES 4u
+
 struct progress {
     uint64_t elements_done, elements_total;
     uint64_t chunks_done, chunks_total;      /* rounds for the exchanges */

@@ -46,8 +46,8 @@ static inline struct request_post sample_post_extreme(void)
                .shape = { .naxes = AXES_MAX },
                .root = UINT32_MAX,
                .budget = BUDGET_NONE },
-        .in = { UINT32_MAX, UINT64_MAX },
-        .out = { 1, UINT64_MAX },
+        .in = { UINT32_MAX, UINT64_MAX, 1ull << 63 },
+        .out = { 1, UINT64_MAX, 1 },
         .out_rows = UINT64_MAX,
         .counts = sample_counts,
         .ncounts = RANKS_MAX,
@@ -56,6 +56,7 @@ static inline struct request_post sample_post_extreme(void)
         .color = INT32_MIN,
         .key = INT32_MAX,
         .child = UINT32_MAX,
+        .persistent = true,
         .rejection = sample_error(),
     };
 
@@ -155,6 +156,22 @@ static inline bool sample_request(uint32_t i, struct request *ret)
         break;
     case 16:
         r.kind = REQUEST_BELL;
+        break;
+    case 17:
+        r.kind = REQUEST_START;
+        r.start.comm = r.start.slot = r.start.persistent = UINT32_MAX;
+        r.start.sequence = UINT64_MAX;
+        break;
+    case 18:
+        r.kind = REQUEST_PERSISTENT_CLOSE;
+        r.persistent_close.comm = UINT32_MAX;
+        r.persistent_close.persistent = 1;
+        break;
+    case 19:
+        r.kind = REQUEST_STAGED;
+        r.staged.comm = r.staged.slot = UINT32_MAX;
+        r.staged.in_ready = UINT64_MAX;
+        r.staged.out_taken = 1;
         break;
     default:
         return false;
@@ -262,6 +279,7 @@ static inline bool sample_reply(uint32_t i, struct reply *ret)
                                                   .ncounts = RANKS_MAX,
                                                   .child_rank = UINT32_MAX,
                                                   .child_nranks = UINT32_MAX,
+                                                  .persistent = UINT32_MAX,
                                                   .child_id = ID_128 };
         break;
     case 7:
@@ -279,6 +297,10 @@ static inline bool sample_reply(uint32_t i, struct reply *ret)
         break;
     case 10:
         r.kind = REPLY_BELL;
+        break;
+    case 11:
+        r.kind = REPLY_PROGRESS;
+        r.progress.elements_done = UINT64_MAX;
         break;
     default:
         return false;
@@ -319,6 +341,8 @@ static inline void say_post(FILE *f, const struct request_post *p)
         fprintf(f, " %" PRIu64, p->d.shape.axes[i]);
     fprintf(f, " in=%u+%" PRIu64 " out=%u+%" PRIu64, p->in.region, p->in.offset, p->out.region,
             p->out.offset);
+    fprintf(f, " windows=%" PRIu64 ",%" PRIu64 " persistent=%d", p->in.window, p->out.window,
+            p->persistent);
     fprintf(f, " out_rows=%" PRIu64 " peer=%u tag=%u color=%d key=%d child=%u", p->out_rows,
             p->peer, p->tag, p->color, p->key, p->child);
     say_counts(f, p->counts, p->ncounts);
@@ -376,6 +400,18 @@ static inline void say_request(FILE *f, const struct request *r)
         break;
     case REQUEST_BELL:
         fprintf(f, "bell");
+        break;
+    case REQUEST_START:
+        fprintf(f, "start %u sequence=%" PRIu64 " slot=%u persistent=%u", r->start.comm,
+                r->start.sequence, r->start.slot, r->start.persistent);
+        break;
+    case REQUEST_PERSISTENT_CLOSE:
+        fprintf(f, "persistent_close %u %u", r->persistent_close.comm,
+                r->persistent_close.persistent);
+        break;
+    case REQUEST_STAGED:
+        fprintf(f, "staged %u slot=%u %" PRIu64 " %" PRIu64, r->staged.comm, r->staged.slot,
+                r->staged.in_ready, r->staged.out_taken);
         break;
     }
 }
@@ -450,7 +486,7 @@ static inline void say_reply(FILE *f, const struct reply *r)
                 c->run_us);
         fprintf(f, " chunks=%" PRIu64 " of %" PRIu64 " peak=%" PRIu64, c->chunks, c->chunk_elements,
                 c->peak_bytes);
-        fprintf(f, " child=%u of %u", c->child_rank, c->child_nranks);
+        fprintf(f, " child=%u of %u persistent=%u", c->child_rank, c->child_nranks, c->persistent);
         say_string(f, "algorithm", c->algorithm);
         say_string(f, "child_id", c->child_id);
         say_counts(f, c->counts, c->ncounts);
@@ -467,6 +503,9 @@ static inline void say_reply(FILE *f, const struct reply *r)
         break;
     case REPLY_BELL:
         fprintf(f, "bell");
+        break;
+    case REPLY_PROGRESS:
+        fprintf(f, "progress %" PRIu64, r->progress.elements_done);
         break;
     }
 }

@@ -60,7 +60,22 @@ static inline void put_wire(struct wire *w, uint32_t field, const struct wire *i
 }
 
 /* Field numbers of client.proto. */
-enum { HELLO = 2, REGION_OPEN, REGION_CLOSE, JOIN = 7, LEAVE, ABORT, EXPECT, POST, STATUS };
+enum {
+    HELLO = 2,
+    REGION_OPEN,
+    REGION_CLOSE,
+    JOIN = 7,
+    LEAVE,
+    ABORT,
+    EXPECT,
+    POST,
+    STATUS,
+    RINGS_OPEN,
+    BELL,
+    START,
+    PERSISTENT_CLOSE,
+    STAGED,
+};
 enum { DONE = 3, ID, COMPLETION, STATUS_PAGE };
 
 /* Exactly as long as it claims to be, so that a sanitizer sees a read behind the end. */

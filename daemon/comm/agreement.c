@@ -6,11 +6,14 @@
 /* Distinct answers that one sentence spells out. */
 #define ANSWERS_MAX 4u
 
+/* Tensors that are compared without an allocation. */
+#define EXTENTS_FEW 32u
+
 struct field {
     const char *name;
     bool (*applies)(const struct collective *c);
-    bool (*equal)(const struct descriptor *a, const struct descriptor *b);
-    void (*print)(struct text *t, const struct descriptor *d);
+    bool (*equal)(const struct arrival *a, const struct arrival *b);
+    void (*print)(struct text *t, const struct arrival *a);
 };
 
 static bool not_pair(const struct collective *c)
@@ -38,82 +41,87 @@ static bool has_budget(const struct collective *c)
     return has_tensors(c) && not_pair(c);
 }
 
-static bool kind_equal(const struct descriptor *a, const struct descriptor *b)
+static bool kind_equal(const struct arrival *a, const struct arrival *b)
 {
-    return a->kind == b->kind;
+    return a->d.kind == b->d.kind && a->starts == b->starts &&
+           a->makes_persistent == b->makes_persistent;
 }
 
-static void kind_print(struct text *t, const struct descriptor *d)
+static void kind_print(struct text *t, const struct arrival *a)
 {
-    text_add(t, "%s", collective_get(d->kind)->name);
+    if (a->starts)
+        text_add(t, "persistent operation %u", a->starts);
+    else
+        text_add(t, "%s%s", a->makes_persistent ? "persistent " : "",
+                 collective_get(a->d.kind)->name);
 }
 
-static bool op_equal(const struct descriptor *a, const struct descriptor *b)
+static bool op_equal(const struct arrival *a, const struct arrival *b)
 {
-    return a->op == b->op;
+    return a->d.op == b->d.op;
 }
 
-static void op_print(struct text *t, const struct descriptor *d)
+static void op_print(struct text *t, const struct arrival *a)
 {
-    text_add(t, "%s", operator_name(d->op));
+    text_add(t, "%s", operator_name(a->d.op));
 }
 
-static bool dtype_equal(const struct descriptor *a, const struct descriptor *b)
+static bool dtype_equal(const struct arrival *a, const struct arrival *b)
 {
-    return a->dtype == b->dtype;
+    return a->d.dtype == b->d.dtype;
 }
 
-static void dtype_print(struct text *t, const struct descriptor *d)
+static void dtype_print(struct text *t, const struct arrival *a)
 {
-    text_add(t, "%s", dtype_get(d->dtype)->name);
+    text_add(t, "%s", dtype_get(a->d.dtype)->name);
 }
 
-static bool naxes_equal(const struct descriptor *a, const struct descriptor *b)
+static bool naxes_equal(const struct arrival *a, const struct arrival *b)
 {
-    return a->shape.naxes == b->shape.naxes;
+    return a->d.shape.naxes == b->d.shape.naxes;
 }
 
-static void naxes_print(struct text *t, const struct descriptor *d)
+static void naxes_print(struct text *t, const struct arrival *a)
 {
-    text_add(t, "%u", d->shape.naxes);
+    text_add(t, "%u", a->d.shape.naxes);
 }
 
-static bool axes_equal(const struct descriptor *a, const struct descriptor *b)
+static bool axes_equal(const struct arrival *a, const struct arrival *b)
 {
-    uint32_t first = collective_get(a->kind)->flags & COLLECTIVE_ROWS ? 1 : 0;
+    uint32_t first = collective_get(a->d.kind)->flags & COLLECTIVE_ROWS ? 1 : 0;
 
-    for (uint32_t i = first; i < a->shape.naxes; i++)
-        if (a->shape.axes[i] != b->shape.axes[i])
+    for (uint32_t i = first; i < a->d.shape.naxes; i++)
+        if (a->d.shape.axes[i] != b->d.shape.axes[i])
             return false;
     return true;
 }
 
-static void axes_print(struct text *t, const struct descriptor *d)
+static void axes_print(struct text *t, const struct arrival *a)
 {
-    text_add_shape(t, &d->shape);
+    text_add_shape(t, &a->d.shape);
 }
 
-static bool root_equal(const struct descriptor *a, const struct descriptor *b)
+static bool root_equal(const struct arrival *a, const struct arrival *b)
 {
-    return a->root == b->root;
+    return a->d.root == b->d.root;
 }
 
-static void root_print(struct text *t, const struct descriptor *d)
+static void root_print(struct text *t, const struct arrival *a)
 {
-    text_add(t, "%u", d->root);
+    text_add(t, "%u", a->d.root);
 }
 
-static bool budget_equal(const struct descriptor *a, const struct descriptor *b)
+static bool budget_equal(const struct arrival *a, const struct arrival *b)
 {
-    return a->budget == b->budget;
+    return a->d.budget == b->d.budget;
 }
 
-static void budget_print(struct text *t, const struct descriptor *d)
+static void budget_print(struct text *t, const struct arrival *a)
 {
-    if (d->budget == BUDGET_NONE)
+    if (a->d.budget == BUDGET_NONE)
         text_add(t, "none");
     else
-        text_add(t, "%llu bytes", (unsigned long long)d->budget);
+        text_add(t, "%llu bytes", (unsigned long long)a->d.budget);
 }
 
 /* In the order of comparison: a field is only looked at where those before it agree. */
@@ -129,12 +137,12 @@ static const struct field fields[] = {
 
 /* Finds the parts that give the answer `like` gives; returns how many. */
 static uint32_t same_answer(const struct field *f, struct arrival *const *arrivals, uint32_t n,
-                            const struct descriptor *like, uint32_t *ret_ranks)
+                            const struct arrival *like, uint32_t *ret_ranks)
 {
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < n; i++)
-        if (f->equal(&arrivals[i]->d, like))
+        if (f->equal(arrivals[i], like))
             ret_ranks[count++] = arrivals[i]->rank;
     return count;
 }
@@ -142,7 +150,7 @@ static uint32_t same_answer(const struct field *f, struct arrival *const *arriva
 static bool answered_before(const struct field *f, struct arrival *const *arrivals, uint32_t i)
 {
     for (uint32_t j = 0; j < i; j++)
-        if (f->equal(&arrivals[i]->d, &arrivals[j]->d))
+        if (f->equal(arrivals[i], arrivals[j]))
             return true;
     return false;
 }
@@ -150,14 +158,14 @@ static bool answered_before(const struct field *f, struct arrival *const *arriva
 /* Names every answer and who gave it; those who did not give the commonest are the ranks concerned.
  */
 static int mismatch_error(const struct field *f, struct arrival *const *arrivals, uint32_t n,
-                          const char *title, struct error *e)
+                          struct error *e)
 {
     uint32_t *ranks = malloc(n * sizeof(*ranks));
     struct text t = { 0 };
     uint32_t answers = 0, most = 0, commonest = 0;
 
     if (!ranks)
-        return error_set(e, ERROR_NO_MEMORY, "%s: no memory to compare the ranks", title);
+        return error_set(e, ERROR_NO_MEMORY, "no memory to compare the ranks");
     for (uint32_t i = 0; i < n && answers <= ANSWERS_MAX; i++) {
         if (answered_before(f, arrivals, i))
             continue;
@@ -165,7 +173,7 @@ static int mismatch_error(const struct field *f, struct arrival *const *arrivals
             text_add(&t, "; others said otherwise");
             break;
         }
-        uint32_t count = same_answer(f, arrivals, n, &arrivals[i]->d, ranks);
+        uint32_t count = same_answer(f, arrivals, n, arrivals[i], ranks);
 
         if (count > most) {
             most = count;
@@ -174,13 +182,13 @@ static int mismatch_error(const struct field *f, struct arrival *const *arrivals
         text_add(&t, "%s", answers > 1 ? "; " : "");
         text_add_ranks(&t, ranks, count);
         text_add(&t, " said ");
-        f->print(&t, &arrivals[i]->d);
+        f->print(&t, arrivals[i]);
     }
     free(ranks);
 
-    error_set(e, ERROR_MISMATCH, "%s: ranks disagree on the %s: %s", title, f->name, t.s);
+    error_set(e, ERROR_MISMATCH, "ranks disagree on the %s: %s", f->name, t.s);
     for (uint32_t i = 0; i < n; i++)
-        if (!f->equal(&arrivals[i]->d, &arrivals[commonest]->d))
+        if (!f->equal(arrivals[i], arrivals[commonest]))
             error_add_rank(e, arrivals[i]->rank);
     return -ERROR_MISMATCH;
 }
@@ -194,8 +202,7 @@ static const char *bare(const struct arrival *a, const char *text)
     return c && !strncmp(text, c->name, n) && !strncmp(text + n, ": ", 2) ? text + n + 2 : text;
 }
 
-static int check_rejections(struct arrival *const *arrivals, uint32_t n, const char *title,
-                            struct error *e)
+static int check_rejections(struct arrival *const *arrivals, uint32_t n, struct error *e)
 {
     const struct error *first = NULL;
     const char *sentence = NULL;
@@ -203,9 +210,9 @@ static int check_rejections(struct arrival *const *arrivals, uint32_t n, const c
     struct text who = { 0 };
 
     for (uint32_t i = 0; i < n; i++) {
-        const struct error *own = &arrivals[i]->rejection;
+        const struct error *own = arrivals[i]->rejection;
 
-        if (!own->code)
+        if (!own)
             continue;
         if (!first) {
             first = own;
@@ -222,14 +229,13 @@ static int check_rejections(struct arrival *const *arrivals, uint32_t n, const c
         text_add(&who, ": ");
     }
     rejected.code = ERROR_NONE;
-    error_set(&rejected, first->code, "%s: %s%s", title, who.s, sentence);
+    error_set(&rejected, first->code, "%s%s", who.s, sentence);
     if (!e->code)
         *e = rejected;
     return -(int)first->code;
 }
 
-static int check_fields(struct arrival *const *arrivals, uint32_t n, const char *title,
-                        struct error *e)
+static int check_fields(struct arrival *const *arrivals, uint32_t n, struct error *e)
 {
     const struct collective *c = collective_get(arrivals[0]->d.kind);
 
@@ -237,8 +243,8 @@ static int check_fields(struct arrival *const *arrivals, uint32_t n, const char 
         if (!fields[f].applies(c))
             continue;
         for (uint32_t i = 1; i < n; i++)
-            if (!fields[f].equal(&arrivals[i]->d, &arrivals[0]->d))
-                return mismatch_error(&fields[f], arrivals, n, title, e);
+            if (!fields[f].equal(arrivals[i], arrivals[0]))
+                return mismatch_error(&fields[f], arrivals, n, e);
     }
     return 0;
 }
@@ -274,12 +280,13 @@ static bool in_place(const struct arrival *a)
     }
 }
 
-static void add_extent(struct extent *x, uint32_t *n, uint32_t rank, const struct operand *o,
-                       uint64_t bytes)
+static void add_extent(struct extent *x, uint32_t *n, const struct arrival *a,
+                       const struct operand *o, uint64_t bytes)
 {
     if (o->mapping)
         x[(*n)++] =
-            (struct extent){ o->mapping->dev, o->mapping->ino, o->offset, o->offset + bytes, rank };
+            (struct extent){ o->mapping->dev, o->mapping->ino, o->offset,
+                             o->offset + operand_extent(o, a->d.dtype, bytes), a->rank };
 }
 
 static int extent_compare(const void *a, const void *b)
@@ -293,15 +300,35 @@ static int extent_compare(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-static int overlap_error(const struct extent *a, const struct extent *b, const char *title,
-                         struct error *e)
+/* Memory is often made in the order of ranks, and few are sorted sooner where they are. */
+static void extents_sort(struct extent *x, uint32_t n)
+{
+    uint32_t sorted = 1;
+
+    while (sorted < n && extent_compare(&x[sorted - 1], &x[sorted]) <= 0)
+        sorted++;
+    if (n > EXTENTS_FEW && sorted < n) {
+        qsort(x, n, sizeof(*x), extent_compare);
+        return;
+    }
+    for (uint32_t i = sorted; i < n; i++) {
+        struct extent e = x[i];
+        uint32_t k = i;
+
+        for (; k > 0 && extent_compare(&x[k - 1], &e) > 0; k--)
+            x[k] = x[k - 1];
+        if (k < i)
+            x[k] = e;
+    }
+}
+
+static int overlap_error(const struct extent *a, const struct extent *b, struct error *e)
 {
     if (a->rank == b->rank)
         error_set(e, ERROR_OVERLAP,
-                  "%s: input and output of rank %u overlap in a way that is not in place", title,
-                  a->rank);
+                  "input and output of rank %u overlap in a way that is not in place", a->rank);
     else
-        error_set(e, ERROR_OVERLAP, "%s: tensors of ranks %u and %u share memory", title,
+        error_set(e, ERROR_OVERLAP, "tensors of ranks %u and %u share memory",
                   MIN(a->rank, b->rank), MAX(a->rank, b->rank));
     error_add_rank(e, MIN(a->rank, b->rank));
     if (a->rank != b->rank)
@@ -309,33 +336,32 @@ static int overlap_error(const struct extent *a, const struct extent *b, const c
     return -ERROR_OVERLAP;
 }
 
-static int check_overlap(struct arrival *const *arrivals, uint32_t n, const char *title,
-                         struct error *e)
+static int check_overlap(struct arrival *const *arrivals, uint32_t n, struct error *e)
 {
-    struct extent few[32], *x = few;
+    struct extent few[EXTENTS_FEW], *x = few;
     uint32_t count = 0;
     int r = 0;
 
     if (2 * n > ARRAY_SIZE(few))
         x = malloc(2 * (size_t)n * sizeof(*x));
     if (!x)
-        return error_set(e, ERROR_NO_MEMORY, "%s: no memory to compare the tensors", title);
+        return error_set(e, ERROR_NO_MEMORY, "no memory to compare the tensors");
     for (uint32_t i = 0; i < n; i++) {
         const struct arrival *a = arrivals[i];
         bool once = in_place(a);
 
         if (!once || a->in_bytes >= a->out_bytes)
-            add_extent(x, &count, a->rank, &a->in, a->in_bytes);
+            add_extent(x, &count, a, &a->in, a->in_bytes);
         if (!once || a->in_bytes < a->out_bytes)
-            add_extent(x, &count, a->rank, &a->out, a->out_bytes);
+            add_extent(x, &count, a, &a->out, a->out_bytes);
     }
-    qsort(x, count, sizeof(*x), extent_compare);
+    extents_sort(x, count);
     for (uint32_t i = 1, widest = 0; i < count && r == 0; i++) {
         const struct extent *w = &x[widest];
 
         if (w->dev == x[i].dev && w->ino == x[i].ino) {
             if (x[i].first < w->end)
-                r = overlap_error(w, &x[i], title, e);
+                r = overlap_error(w, &x[i], e);
             if (x[i].end <= w->end)
                 continue;
         }
@@ -346,8 +372,7 @@ static int check_overlap(struct arrival *const *arrivals, uint32_t n, const char
     return r;
 }
 
-static int check_received(struct arrival *const *arrivals, uint32_t n, uint32_t to,
-                          const char *title, struct error *e)
+static int check_received(struct arrival *const *arrivals, uint32_t n, uint32_t to, struct error *e)
 {
     const struct arrival *a = arrivals[to];
     uint64_t rows = 0;
@@ -357,49 +382,65 @@ static int check_received(struct arrival *const *arrivals, uint32_t n, uint32_t 
 
         if (a->expected && a->expected[s] != count) {
             error_set(e, ERROR_UNEXPECTED_COUNTS,
-                      "%s: rank %u expected %llu rows from rank %u, which sends it %llu", title, to,
+                      "rank %u expected %llu rows from rank %u, which sends it %llu", to,
                       (unsigned long long)a->expected[s], s, (unsigned long long)count);
             error_add_rank(e, to);
             return -ERROR_UNEXPECTED_COUNTS;
         }
         if (!add_u64(rows, count, &rows)) {
-            error_set(e, ERROR_INVALID_ARGUMENT,
-                      "%s: the rows for rank %u do not add up in 64 bits", title, to);
+            error_set(e, ERROR_INVALID_ARGUMENT, "the rows for rank %u do not add up in 64 bits",
+                      to);
             error_add_rank(e, to);
             return -ERROR_INVALID_ARGUMENT;
         }
     }
     if (rows > a->out_rows) {
-        error_set(e, ERROR_CAPACITY,
-                  "%s: the output of rank %u has room for %llu rows and needs %llu", title, to,
-                  (unsigned long long)a->out_rows, (unsigned long long)rows);
+        error_set(e, ERROR_CAPACITY, "the output of rank %u has room for %llu rows and needs %llu",
+                  to, (unsigned long long)a->out_rows, (unsigned long long)rows);
         error_add_rank(e, to);
         return -ERROR_CAPACITY;
     }
     return 0;
 }
 
-static int check_counts(struct arrival *const *arrivals, uint32_t n, const char *title,
-                        struct error *e)
+static int check_counts(struct arrival *const *arrivals, uint32_t n, struct error *e)
 {
     int r = 0;
 
     if (arrivals[0]->d.kind == COLLECTIVE_ALL_TO_ALL_V)
         for (uint32_t to = 0; to < n && r == 0; to++)
-            r = check_received(arrivals, n, to, title, e);
+            r = check_received(arrivals, n, to, e);
     return r;
 }
 
-int agreement_check(struct arrival *const *arrivals, uint32_t n, const char *title, struct error *e)
+/* Nothing is rejected, and all say the same: of one recipe, or the same start. */
+static bool alike(struct arrival *const *arrivals, uint32_t n)
 {
-    int r;
+    const struct arrival *first = arrivals[0];
 
-    r = check_rejections(arrivals, n, title, e);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct arrival *a = arrivals[i];
+
+        if (a->rejection || a->recipe != first->recipe || a->starts != first->starts ||
+            a->makes_persistent != first->makes_persistent)
+            return false;
+    }
+    return first->recipe || first->starts;
+}
+
+int agreement_check(struct arrival *const *arrivals, uint32_t n, struct error *e)
+{
+    int r = 0;
+
+    if (!alike(arrivals, n)) {
+        r = check_rejections(arrivals, n, e);
+        if (r == 0)
+            r = check_fields(arrivals, n, e);
+    }
+    if (r < 0 || arrivals[0]->starts) /* a start's tensors were compared when it was made */
+        return r;
+    r = check_overlap(arrivals, n, e);
     if (r == 0)
-        r = check_fields(arrivals, n, title, e);
-    if (r == 0)
-        r = check_overlap(arrivals, n, title, e);
-    if (r == 0)
-        r = check_counts(arrivals, n, title, e);
+        r = check_counts(arrivals, n, e);
     return r;
 }

@@ -8,13 +8,12 @@
 #include "daemon/comm/arrival.h"
 
 /*
- * The first of these that is there, worded in `e`: a part's own rejection; a field of the descriptor
- * in which parts differ, in the order kind, op, dtype, number of axes, axes, root, budget; tensors
- * that overlap other than in place; counts of an exchange that an output has no room for or its rank
- * did not expect. `title` opens the sentence ("all_reduce 7 of 'train'").
+ * The first of these that is there, worded in `e`: a part's own rejection; what parts differ in, in
+ * the order collective (or persistent operation), op, dtype, number of axes, axes, root, budget;
+ * tensors that overlap other than in place; counts of an exchange that an output has no room for or
+ * its rank did not expect. The sentence does not name the operation.
  * Return: 0, or -code; -ERROR_NO_MEMORY where there was no room to compare.
  */
-int agreement_check(struct arrival *const *arrivals, uint32_t n, const char *title,
-                    struct error *e);
+int agreement_check(struct arrival *const *arrivals, uint32_t n, struct error *e);
 
 #endif

@@ -8,7 +8,13 @@
 
 static void operand_drop(struct operand *o)
 {
-    o->mapping = mapping_unref(o->mapping);
+    if (o->mapping)
+        o->mapping = mapping_unref(o->mapping);
+}
+
+static void operand_take(struct operand *o, const struct operand *from)
+{
+    *o = (struct operand){ mapping_ref(from->mapping), from->offset, from->window };
 }
 
 static int copy_counts(const uint64_t *counts, uint32_t n, uint64_t **ret)
@@ -22,35 +28,80 @@ static int copy_counts(const uint64_t *counts, uint32_t n, uint64_t **ret)
     return 0;
 }
 
-void *operand_address(const struct operand *o)
+static void *bind(const struct operand *o, struct run_memory *m)
 {
-    return o->mapping ? (char *)o->mapping->base + o->offset : NULL;
+    if (!o->mapping)
+        return NULL;
+    m->mappings[m->nmappings++] = o->mapping;
+    return (char *)o->mapping->base + o->offset;
+}
+
+void operands_bind(const struct operand *in, const struct operand *out, struct run_memory *m,
+                   uint32_t part)
+{
+    m->in[part] = bind(in, m);
+    m->out[part] = bind(out, m);
+    m->stages[part] = NULL;
+}
+
+uint64_t operand_extent(const struct operand *o, enum dtype_id dtype, uint64_t bytes)
+{
+    uint64_t window;
+
+    return o->window && mul_u64(o->window, dtype_get(dtype)->width, &window) ? MIN(bytes, window)
+                                                                              : bytes;
+}
+
+int operand_check_fault(const struct operand *o, const char *operation, const char *which,
+                        struct error *e)
+{
+    if (!operand_is_faulty(o))
+        return 0;
+    return error_set(e, ERROR_MEMORY_FAULT,
+                     "%s: the %s's region lost its memory in an earlier operation; free it",
+                     operation, which);
+}
+
+/* Where chunk k is the same interval of every tensor, and no budget says how long it is. */
+static int check_window(const struct arrival *a, const char *which, const struct operand *o,
+                        struct error *e)
+{
+    const struct collective *c = collective_get(a->d.kind);
+
+    if (!o->window)
+        return 0;
+    if (c->shape != SHAPE_SAME || c->flags & COLLECTIVE_PAIR || a->makes_persistent ||
+        a->d.budget != BUDGET_NONE || o->window < WINDOW_PIECES)
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "%s: %s has a window of %llu elements, but takes one, of %u at least, in "
+                         "all_reduce, reduce and broadcast without a budget only",
+                         c->name, which, (unsigned long long)o->window, WINDOW_PIECES);
+    return 0;
 }
 
 static int check_operand(const struct arrival *a, const char *which, const struct operand *o,
-                         uint64_t bytes, struct error *e)
+                         uint64_t tensor_bytes, struct error *e)
 {
-    const char *kind = collective_get(a->d.kind)->name;
+    const uint64_t bytes = operand_extent(o, a->d.dtype, tensor_bytes);
     uint32_t width = dtype_get(a->d.dtype)->width;
     uint64_t end;
 
+    if (check_window(a, which, o, e) < 0)
+        return -ERROR_INVALID_ARGUMENT;
     if (!o->mapping)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "%s: needs an %s tensor of %llu bytes", kind,
-                         which, (unsigned long long)bytes);
+        return error_set(e, ERROR_INVALID_ARGUMENT, "%s: needs an %s tensor of %llu bytes",
+                         collective_get(a->d.kind)->name, which, (unsigned long long)bytes);
     if (o->offset % width)
-        return error_set(e, ERROR_MISALIGNED,
-                         "%s: %s offset %llu is not a multiple of the element width %u", kind,
-                         which, (unsigned long long)o->offset, width);
+        return error_set(
+            e, ERROR_MISALIGNED, "%s: %s offset %llu is not a multiple of the element width %u",
+            collective_get(a->d.kind)->name, which, (unsigned long long)o->offset, width);
     if (!add_u64(o->offset, bytes, &end) || end > o->mapping->bytes)
         return error_set(e, ERROR_OUT_OF_RANGE,
                          "%s: %s of %llu bytes at offset %llu ends behind its region of %llu bytes",
-                         kind, which, (unsigned long long)bytes, (unsigned long long)o->offset,
-                         (unsigned long long)o->mapping->bytes);
-    if (atomic_load(&o->mapping->fault))
-        return error_set(e, ERROR_MEMORY_FAULT,
-                         "%s: the %s's region lost its memory in an earlier operation; free it",
-                         kind, which);
-    return 0;
+                         collective_get(a->d.kind)->name, which, (unsigned long long)bytes,
+                         (unsigned long long)o->offset, (unsigned long long)o->mapping->bytes);
+    return operand_is_faulty(o) ? operand_check_fault(o, collective_get(a->d.kind)->name, which, e)
+                                : 0;
 }
 
 /* Sums that must come out, and how many rows the output has room for. */
@@ -74,94 +125,182 @@ static int check_counts(struct arrival *a, const struct post *post, struct error
     return 0;
 }
 
-/* Bytes of a shape that descriptor_check() has passed, or of rows behind it. */
-static int tensor_bytes(const struct arrival *a, const struct shape *shape, uint64_t *ret,
-                        struct error *e)
+/* Rows of a shape that descriptor_check() has passed; those of the output are the caller's. */
+static int exchange_bytes(struct arrival *a, const struct post *post, struct error *e)
 {
-    uint64_t n, bytes;
+    uint64_t row = 1, width = dtype_get(a->d.dtype)->width, rows = a->d.shape.axes[0];
 
-    if (!shape_count(shape, &n) || !mul_u64(n, dtype_get(a->d.dtype)->width, &bytes))
+    shape_row_count(&a->d.shape, &row);
+    a->in_bytes = rows * row * width;
+    if (a->d.kind == COLLECTIVE_ALL_TO_ALL_V)
+        rows = post->out_rows;
+    if (!mul_u64(rows, row * width, &a->out_bytes))
         return error_set(e, ERROR_INVALID_SHAPE, "%s: the output has too many bytes for 64 bits",
                          collective_get(a->d.kind)->name);
-    *ret = bytes;
     return 0;
 }
 
-static int check_tensors(struct arrival *a, struct error *e)
+static int check_exchange(struct arrival *a, const struct post *post, struct error *e)
 {
-    const struct collective *c = collective_get(a->d.kind);
+    int r = descriptor_check(&a->d, e);
+
+    if (r == 0 && a->d.kind == COLLECTIVE_ALL_TO_ALL_V)
+        r = check_counts(a, post, e);
+    return r < 0 ? r : exchange_bytes(a, post, e);
+}
+
+/* Bytes of the tensors that this rank has of those that the descriptor speaks of. */
+static int check_blocks(struct arrival *a, const struct collective *c, struct error *e)
+{
     bool root = a->rank == a->d.root;
-    bool has_in = a->d.kind != COLLECTIVE_RECV && (root || !(c->flags & COLLECTIVE_IN_AT_ROOT));
-    bool has_out = a->d.kind != COLLECTIVE_SEND && (root || !(c->flags & COLLECTIVE_OUT_AT_ROOT));
-    struct shape in, out;
     int r;
 
-    r = descriptor_shapes(&a->d, &in, &out, e);
+    r = recipes_find(&a->comm->recipes, &a->d, 0, &a->recipe, e);
     if (r < 0)
         return r;
-    if (a->d.kind == COLLECTIVE_ALL_TO_ALL_V)
-        out.axes[0] = a->out_rows;
+    if (a->d.kind != COLLECTIVE_RECV && (root || !(c->flags & COLLECTIVE_IN_AT_ROOT)))
+        a->in_bytes = a->recipe->in_bytes;
+    if (a->d.kind != COLLECTIVE_SEND && (root || !(c->flags & COLLECTIVE_OUT_AT_ROOT)))
+        a->out_bytes = a->recipe->out_bytes;
+    return 0;
+}
 
-    r = has_in ? tensor_bytes(a, &in, &a->in_bytes, e) : 0;
-    if (r == 0 && has_out)
-        r = tensor_bytes(a, &out, &a->out_bytes, e);
+/* What can be made persistent: what moves the same blocks at every start. */
+static int check_persistent(const struct collective *c, struct error *e)
+{
+    if (c->shape == SHAPE_NONE || c->shape == SHAPE_EXCHANGE || c->flags & COLLECTIVE_PAIR)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "%s: cannot be made persistent", c->name);
+    return 0;
+}
+
+static int check_split(const struct comms *comms, struct error *e)
+{
+    return comms->stopping ? error_set(e, ERROR_DAEMON_STOPPING, "split: the daemon is stopping")
+                           : 0;
+}
+
+static int arrival_check(struct arrival *a, const struct post *post, struct error *e)
+{
+    const struct collective *c = collective_get(a->d.kind);
+    int r;
+
+    if (!c)
+        return descriptor_check(&a->d, e);
+    if (a->d.kind == COLLECTIVE_SPLIT && check_split(a->comm->comms, e) < 0)
+        return -ERROR_DAEMON_STOPPING;
+    if (a->makes_persistent && check_persistent(c, e) < 0)
+        return -ERROR_INVALID_ARGUMENT;
+    r = c->shape == SHAPE_EXCHANGE ? check_exchange(a, post, e) : check_blocks(a, c, e);
+    if (r == 0 && c->flags & COLLECTIVE_PAIR && post->peer >= a->d.nranks)
+        r = error_set(e, ERROR_INVALID_ARGUMENT, "%s: peer %u is not below world size %u", c->name,
+                      post->peer, a->d.nranks);
     if (r == 0 && a->in_bytes)
-        r = check_operand(a, "input", &a->in, a->in_bytes, e);
+        r = check_operand(a, "input", &post->in, a->in_bytes, e);
     if (r == 0 && a->out_bytes)
-        r = check_operand(a, "output", &a->out, a->out_bytes, e);
+        r = check_operand(a, "output", &post->out, a->out_bytes, e);
     return r;
 }
 
-static void arrival_check(struct arrival *a, const struct post *post)
-{
-    const struct collective *c = collective_get(a->d.kind);
-    struct error *e = &a->rejection;
+/* ---- */
 
-    if (e->code || descriptor_check(&a->d, e) < 0)
-        return;
-    if (c->flags & COLLECTIVE_PAIR && post->peer >= a->d.nranks) {
-        error_set(e, ERROR_INVALID_ARGUMENT, "%s: peer %u is not below world size %u", c->name,
-                  post->peer, a->d.nranks);
-        return;
-    }
-    if (a->d.kind == COLLECTIVE_ALL_TO_ALL_V && check_counts(a, post, e) < 0)
-        return;
-    if (c->shape != SHAPE_NONE)
-        check_tensors(a, e);
+static struct arrival *alloc(struct comm *c)
+{
+    struct arrival *a = spares_take(&c->spare_arrivals);
+
+    return a ? a : malloc(sizeof(*a));
+}
+
+int arrival_reject(struct arrival *a, const struct error *why)
+{
+    if (a->rejection)
+        return 0;
+    a->rejection = malloc(sizeof(*a->rejection));
+    if (!a->rejection)
+        return -ENOMEM;
+    *a->rejection = *why;
+    return 0;
+}
+
+/* What is not touched is not held, nor compared. */
+static int arrival_take(struct arrival *a, const struct post *post)
+{
+    if (copy_counts(post->counts, post->ncounts, &a->counts) < 0 ||
+        copy_counts(post->expected, post->nexpected, &a->expected) < 0)
+        return -ENOMEM;
+    if (a->in_bytes)
+        operand_take(&a->in, &post->in);
+    if (a->out_bytes)
+        operand_take(&a->out, &post->out);
+    a->stage.in_window = a->in.window;
+    a->stage.out_window = a->out.window;
+    return 0;
+}
+
+/* Everything but `d`, field by field: to clear the whole takes longer than a start's other steps.
+ */
+static void arrival_init(struct arrival *a, struct member *m, uint64_t serial,
+                         struct progress_cell *cell, uint64_t now)
+{
+    a->comm = m->comm;
+    a->member = m;
+    a->rank = m->rank;
+    a->serial = serial;
+    a->at_us = now;
+    a->recipe = NULL;
+    a->in = a->out = (struct operand){ 0 };
+    a->in_bytes = a->out_bytes = a->out_rows = 0;
+    a->stage = (struct run_stage){ 0 };
+    a->counts = a->expected = NULL;
+    a->color = a->key = 0;
+    a->child_number = 0;
+    a->makes_persistent = false;
+    a->starts = 0;
+    a->cell = cell;
+    a->rejection = NULL;
 }
 
 int arrival_new(const struct post *post, struct member *m, uint64_t now, struct arrival **ret)
 {
-    _cleanup_(arrival_freep) struct arrival *a = calloc(1, sizeof(*a));
+    _cleanup_(arrival_freep) struct arrival *a = alloc(m->comm);
+    struct error e;
+    int r;
 
     if (!a)
         return -ENOMEM;
-    a->member = m;
-    a->rank = m->rank;
-    a->serial = post->serial;
-    a->at_us = now;
-    a->d = post->d;
-    a->d.nranks = m->comm->nranks;
-    a->in = (struct operand){ mapping_ref(post->in.mapping), post->in.offset };
-    a->out = (struct operand){ mapping_ref(post->out.mapping), post->out.offset };
+    arrival_init(a, m, post->serial, post->cell, now);
     a->out_rows = post->out_rows;
     a->color = post->color;
     a->key = post->key;
     a->child_number = post->child_number;
-    a->cell = post->cell;
-    a->rejection = post->rejection;
-    arrival_check(a, post);
+    a->makes_persistent = post->persistent;
+    a->d = post->d;
+    a->d.nranks = m->comm->nranks;
 
-    if (!a->rejection.code && (copy_counts(post->counts, post->ncounts, &a->counts) < 0 ||
-                               copy_counts(post->expected, post->nexpected, &a->expected) < 0))
-        return -ENOMEM;
-    /* What is not touched is not held, nor compared. */
-    if (a->rejection.code || a->in_bytes == 0)
-        operand_drop(&a->in);
-    if (a->rejection.code || a->out_bytes == 0)
-        operand_drop(&a->out);
-
+    e.code = ERROR_NONE; /* the rest of it costs more than the checks, and means nothing */
+    e.nranks = 0;
+    if (post->rejection)
+        r = arrival_reject(a, post->rejection);
+    else if (arrival_check(a, post, &e) < 0)
+        r = arrival_reject(a, &e);
+    else
+        r = arrival_take(a, post);
+    if (r < 0)
+        return r;
     *ret = steal(&a);
+    return 0;
+}
+
+int arrival_new_start(struct member *m, uint32_t id, enum collective_id kind, uint64_t serial,
+                      struct progress_cell *cell, uint64_t now, struct arrival **ret)
+{
+    struct arrival *a = alloc(m->comm);
+
+    if (!a)
+        return -ENOMEM;
+    arrival_init(a, m, serial, cell, now);
+    a->d.kind = kind;
+    a->starts = id;
+    *ret = a;
     return 0;
 }
 
@@ -176,8 +315,10 @@ struct arrival *arrival_free(struct arrival *a)
     if (!a)
         return NULL;
     arrival_drop_memory(a);
+    recipe_unref(a->recipe);
     free(a->counts);
     free(a->expected);
-    free(a);
+    free(a->rejection);
+    spares_give(&a->comm->spare_arrivals, a);
     return NULL;
 }

@@ -6,21 +6,28 @@
 #define DAEMON_COMM_ARRIVAL_H
 
 #include "daemon/comm/comm.h"
+#include "daemon/exec/run.h"
+#include "daemon/plan/recipe.h"
 
 struct arrival {
+    struct comm *comm;
     struct member *member; /* NULL once the member is lost: nobody to tell */
     uint32_t rank;
     uint64_t serial;
     uint64_t at_us;
-    struct descriptor d;
+    struct descriptor d;          /* of a start the kind only */
+    struct recipe *recipe;        /* NULL where rejected, of the exchanges, and of a start */
     struct operand in, out;       /* hold references; no mapping where nothing is touched */
     uint64_t in_bytes, out_bytes; /* 0 where there is no such tensor, or an empty one */
+    struct run_stage stage;
     uint64_t out_rows;
     uint64_t *counts, *expected; /* [d.nranks] or NULL; the exchanges only */
     int32_t color, key;
     uint32_t child_number;
+    bool makes_persistent;
+    uint32_t starts;            /* the persistent operation that it starts; 0: none */
     struct progress_cell *cell; /* NULL once the member is lost */
-    struct error rejection;     /* ERROR_NONE: none */
+    struct error *rejection;    /* NULL: none */
 };
 
 /*
@@ -28,13 +35,34 @@ struct arrival {
  * Return: 0 or -ENOMEM.
  */
 int arrival_new(const struct post *post, struct member *m, uint64_t now, struct arrival **ret);
+
+/* The start of a persistent operation of this kind; without a check. Return: 0 or -ENOMEM. */
+int arrival_new_start(struct member *m, uint32_t id, enum collective_id kind, uint64_t serial,
+                      struct progress_cell *cell, uint64_t now, struct arrival **ret);
+
+/* The first rejection stands; copied. Return: 0 or -ENOMEM. */
+int arrival_reject(struct arrival *a, const struct error *why);
+
+/* Of one that has lost its memory: -ERROR_MEMORY_FAULT worded in `e`. `which`: "input", "output".
+ */
+int operand_check_fault(const struct operand *o, const char *operation, const char *which,
+                        struct error *e);
+static inline bool operand_is_faulty(const struct operand *o)
+{
+    return o->mapping && atomic_load_explicit(&o->mapping->fault, memory_order_relaxed);
+}
+
 /* Lets go of the tensors. */
 void arrival_drop_memory(struct arrival *a);
 /* Returns NULL; NULL is allowed. */
 struct arrival *arrival_free(struct arrival *a);
 DEFINE_CLEANUP(struct arrival *, arrival_free)
 
-/* The operand's first byte, or NULL where there is none. */
-void *operand_address(const struct operand *o);
+/* Bytes of its mapping that an operand of `bytes` bytes takes. */
+uint64_t operand_extent(const struct operand *o, enum dtype_id dtype, uint64_t bytes);
+
+/* Enters one part's operands into the memory of a run. */
+void operands_bind(const struct operand *in, const struct operand *out, struct run_memory *m,
+                   uint32_t part);
 
 #endif

@@ -9,7 +9,12 @@
 
 #include "daemon/comm/group.h"
 #include "daemon/comm/op.h"
+#include "daemon/comm/persistent_private.h"
 #include "daemon/log/log.h"
+
+/* Kept of each communicator's, for what is usually under way at once. */
+#define SPARE_OPS      4u
+#define SPARE_ARRIVALS 64u
 
 int comms_new(const struct comms_config *config, const struct comm_events *events,
               struct comms **ret)
@@ -106,6 +111,11 @@ int comm_new(struct comms *comms, const char *id, uid_t uid, uint32_t nranks, st
     c->holds = 1;
     list_init(&c->ops);
     list_init(&c->pairs);
+    for (uint32_t i = 0; i < UNMATCHED_LISTS; i++)
+        list_init(&c->unmatched[i]);
+    recipes_init(&c->recipes);
+    c->spare_arrivals.max = MAX(SPARE_OPS * nranks, SPARE_ARRIVALS);
+    c->spare_ops.max = c->spare_pairs.max = SPARE_OPS;
     list_append(&comms->comms, &c->link);
     comms->ncomms++;
     *ret = c;
@@ -129,6 +139,12 @@ void comm_drop(struct comm *c)
         return;
     list_remove(&c->link);
     c->comms->ncomms--;
+    persistents_fini(&c->persistents);
+    recipes_fini(&c->recipes);
+    spares_fini(&c->spare_arrivals);
+    spares_fini(&c->spare_ops);
+    spares_fini(&c->spare_pairs);
+    run_free(c->spare_run);
     free(c->seats);
     free(c);
 }
@@ -137,6 +153,7 @@ static void unseat(struct member *m, enum seat_state state)
 {
     struct comm *c = m->comm;
 
+    persistents_forget(m);
     c->seats[m->rank] = (struct seat){ .state = state };
     c->nleaving -= m->leaving;
     c->ntaken--;
@@ -191,17 +208,13 @@ void comm_fail(struct comm *c, const struct error *cause, uint64_t now)
 
 void comm_run(struct comm *c, uint64_t now)
 {
-    struct op *op, *tmp;
-
     while (!list_empty(&c->ops)) {
-        op = list_first(&c->ops, struct op, link);
+        struct op *op = list_first(&c->ops, struct op, link);
+
         if (op->state != OP_AGREEING)
             break;
         op_start(op, now);
     }
-    list_for_each_safe(op, tmp, &c->pairs, link)
-        if (op->state == OP_AGREEING)
-            op_start(op, now);
 }
 
 /* ---- words */
@@ -257,73 +270,95 @@ static bool is_pair(const struct post *post)
     return row && row->flags & COLLECTIVE_PAIR;
 }
 
-static int find_sequenced(struct comm *c, uint64_t sequence, uint64_t now, struct op **ret)
+/* The operation of the member's next sequence number. */
+static int find_sequenced(struct member *m, uint64_t now, struct op **ret)
 {
-    /* From the end: most posts are among the latest. */
-    for (struct list *l = c->ops.prev; l != &c->ops; l = l->prev) {
+    struct comm *c = m->comm;
+    struct list *l = m->last_op ? m->last_op->link.next : c->ops.next;
+
+    /* Behind the last one of the member's comes its next, if it is there: one step. Once the last
+     * one is over, so is nearly all that came before it. */
+    for (; l != &c->ops; l = l->next) {
         struct op *op = container_of(l, struct op, link);
 
-        if (op->sequence == sequence) {
+        if (op->sequence == m->sequence) {
             *ret = op;
             return 0;
         }
-        if (op->sequence < sequence)
-            break;
     }
-    return op_new(c, sequence, c->nranks, now, ret);
+    return op_new(c, m->sequence, now, ret);
 }
 
+/*
+ * The pair that `part` of (source, destination, tag) belongs to. Those of one kind that wait all
+ * wait for the same part, so the first of them says which: it is matched, or all are joined.
+ */
 static int find_pair(struct comm *c, uint32_t source, uint32_t destination, uint32_t tag,
                      uint32_t part, uint64_t now, struct op **ret)
 {
+    struct list *list = &c->unmatched[(source * 31 + destination * 7 + tag) % UNMATCHED_LISTS];
     struct op *op;
     int r;
 
-    list_for_each(op, &c->pairs, link) {
-        if (op->source == source && op->destination == destination && op->tag == tag &&
-            op->state == OP_ARRIVING && !op->arrivals[part]) {
-            *ret = op;
-            return 0;
-        }
+    list_for_each(op, list, unmatched) {
+        if (op->source != source || op->destination != destination || op->tag != tag)
+            continue;
+        if (op->arrivals[part])
+            break;
+        list_remove(&op->unmatched);
+        *ret = op;
+        return 0;
     }
-    r = op_new(c, 0, 2, now, &op);
+    r = op_new(c, 0, now, &op);
     if (r < 0)
         return r;
     op->source = source;
     op->destination = destination;
     op->tag = tag;
+    list_append(list, &op->unmatched);
     *ret = op;
     return 0;
 }
 
-/* A rank that the operation would need has left: nobody shall wait for it. */
-static bool needs_gone(struct comm *c, const struct post *post, struct error *ret)
+/* The first rank that has left, or `peer` if that one has: nobody shall wait for it. */
+static bool find_left(const struct comm *c, const uint32_t *peer, uint32_t *ret)
 {
-    struct text t = { 0 };
-    uint32_t who;
+    uint32_t first = peer ? *peer : 0, end = peer ? *peer + 1 : c->nranks;
 
-    if (c->ngone == 0)
-        return false;
-    for (who = 0; who < c->nranks; who++)
-        if (c->seats[who].state == SEAT_LEFT && (!is_pair(post) || who == post->peer))
-            break;
-    if (who == c->nranks)
-        return false;
-    text_add_operation(&t, c, post->d.kind, 0);
-    error_set(ret, ERROR_RANK_LEFT, "%s: rank %u has left the communicator", t.s, who);
-    error_add_rank(ret, who);
-    return true;
+    for (uint32_t r = first; r < MIN(end, c->nranks); r++) {
+        if (c->seats[r].state == SEAT_LEFT) {
+            *ret = r;
+            return true;
+        }
+    }
+    return false;
 }
 
+/* Fails the communicator if the operation would need a rank that has left. */
+static void check_left(struct comm *c, enum collective_id kind, const uint32_t *peer, uint64_t now)
+{
+    struct text t = { 0 };
+    struct error e = { 0 };
+    uint32_t who;
+
+    if (c->state == COMM_FAILED || !find_left(c, peer, &who))
+        return;
+    text_add_operation(&t, c, kind, 0);
+    error_set(&e, ERROR_RANK_LEFT, "%s: rank %u has left the communicator", t.s, who);
+    error_add_rank(&e, who);
+    comm_fail(c, &e, now);
+}
+
+/* Whether an operation is there that the member has not arrived at. */
 static bool awaited(const struct comm *c, const struct member *m)
 {
     const struct op *op;
 
     if (c->state == COMM_FORMING)
         return true;
-    list_for_each(op, &c->ops, link)
-        if (!op->arrivals[m->rank])
-            return true;
+    if (!list_empty(&c->ops) &&
+        container_of(c->ops.prev, const struct op, link)->sequence >= m->sequence)
+        return true;
     list_for_each(op, &c->pairs, link)
         if ((op->source == m->rank && !op->arrivals[0]) ||
             (op->destination == m->rank && !op->arrivals[1]))
@@ -334,7 +369,9 @@ static bool awaited(const struct comm *c, const struct member *m)
 /* Fails the communicator if an operation waits for a member that is on its way out. */
 static void check_leaving(struct comm *c, uint64_t now)
 {
-    for (uint32_t r = 0; r < c->nranks && c->nleaving > 0; r++) {
+    if (c->nleaving == 0)
+        return;
+    for (uint32_t r = 0; r < c->nranks; r++) {
         const struct member *m = c->seats[r].member;
         struct error e = { 0 };
 
@@ -346,7 +383,7 @@ static void check_leaving(struct comm *c, uint64_t now)
     }
 }
 
-static int post_pair(struct member *m, const struct post *post, struct arrival *a, uint64_t now)
+static int arrive_pair(struct member *m, const struct post *post, struct arrival *a, uint64_t now)
 {
     struct comm *c = m->comm;
     uint32_t part = post->d.kind == COLLECTIVE_SEND ? 0 : 1;
@@ -356,57 +393,48 @@ static int post_pair(struct member *m, const struct post *post, struct arrival *
     int r;
 
     if (post->peer >= c->nranks) { /* nobody to be told but the caller */
-        struct error e = a->rejection;
-
-        op_refuse(c, a, 0, &e);
+        op_refuse(a, 0, a->rejection);
         return 0;
     }
     r = find_pair(c, source, destination, post->tag, part, now, &op);
     if (r < 0)
         return r;
-    op_arrive(op, part, a, now);
+    if (op_arrive(op, part, a, now))
+        op_start(op, now);
     return 0;
 }
 
-static int post_sequenced(struct member *m, struct arrival *a, uint64_t now)
+static int arrive_sequenced(struct member *m, struct arrival *a, uint64_t now)
 {
     struct op *op;
     int r;
 
-    r = find_sequenced(m->comm, m->sequence, now, &op);
+    r = find_sequenced(m, now, &op);
     if (r < 0)
         return r;
     m->sequence++;
+    m->last_op = op;
     op_arrive(op, m->rank, a, now);
     return 0;
 }
 
-int member_post(struct member *m, const struct post *post, uint64_t now)
+/* `pair`: the post, of a pair; else NULL. */
+static int arrive(struct member *m, const struct post *pair, struct arrival *a, uint64_t now)
 {
     struct comm *c = m->comm;
-    struct error gone = { 0 };
-    struct post p = *post;
-    struct arrival *a;
-    bool pair = is_pair(post);
-    int r;
-
-    if (p.d.kind == COLLECTIVE_SPLIT && c->comms->stopping)
-        error_set(&p.rejection, ERROR_DAEMON_STOPPING, "split: the daemon is stopping");
-    r = arrival_new(&p, m, now, &a);
-    if (r < 0)
-        return r;
+    int r = 0;
 
     comm_hold(c);
-    m->last_kind = post->d.kind;
+    m->last_kind = a->d.kind;
     m->last_sequence = pair ? 0 : m->sequence;
     m->last_us = now;
-    if (c->state != COMM_FAILED && needs_gone(c, post, &gone))
-        comm_fail(c, &gone, now);
+    if (c->ngone > 0)
+        check_left(c, a->d.kind, pair ? &pair->peer : NULL, now);
 
     if (c->state == COMM_FAILED)
-        op_refuse(c, a, pair ? 0 : m->sequence++, &c->failure);
+        op_refuse(a, pair ? 0 : m->sequence++, &c->failure);
     else
-        r = pair ? post_pair(m, post, a, now) : post_sequenced(m, a, now);
+        r = pair ? arrive_pair(m, pair, a, now) : arrive_sequenced(m, a, now);
     if (r < 0)
         arrival_free(a);
     else
@@ -414,6 +442,52 @@ int member_post(struct member *m, const struct post *post, uint64_t now)
     comm_run(c, now);
     comm_drop(c);
     return r;
+}
+
+int member_arrive(struct member *m, struct arrival *a, uint64_t now)
+{
+    return arrive(m, NULL, a, now);
+}
+
+int member_post(struct member *m, const struct post *post, uint64_t now)
+{
+    struct arrival *a;
+    int r;
+
+    r = arrival_new(post, m, now, &a);
+    if (r < 0)
+        return r;
+    return arrive(m, is_pair(post) ? post : NULL, a, now);
+}
+
+/* The unfinished collective that the member posted under `serial`; NULL: there is none. */
+static struct op *find_post(const struct member *m, uint64_t serial)
+{
+    struct op *op;
+
+    list_for_each(op, &m->comm->ops, link) {
+        const struct arrival *a = op->arrivals[m->rank];
+
+        if (!a) /* nor is it at those behind */
+            break;
+        if (a->member == m && a->serial == serial)
+            return op->state < OP_DRAINING ? op : NULL;
+    }
+    return NULL;
+}
+
+void member_staged(struct member *m, uint64_t serial, uint64_t in_ready, uint64_t out_taken,
+                   uint64_t now)
+{
+    struct comm *c = m->comm;
+    struct op *op = find_post(m, serial);
+
+    if (!op)
+        return;
+    comm_hold(c);
+    op_staged(op, m->rank, in_ready, out_taken, now);
+    comm_run(c, now);
+    comm_drop(c);
 }
 
 /* ---- the end of a member */
@@ -457,17 +531,26 @@ void member_abort(struct member *m, const char *text, uint64_t now)
     comm_drop(c);
 }
 
-static void forget(struct list *ops, const struct member *m)
+static void forget_part(const struct op *op, uint32_t part, const struct member *m)
 {
+    struct arrival *a = op->arrivals[part];
+
+    if (a && a->member == m) {
+        a->member = NULL;
+        a->cell = NULL;
+    }
+}
+
+static void forget(const struct member *m)
+{
+    struct comm *c = m->comm;
     struct op *op;
 
-    list_for_each(op, ops, link) {
-        for (uint32_t i = 0; i < op->nparts; i++) {
-            if (op->arrivals[i] && op->arrivals[i]->member == m) {
-                op->arrivals[i]->member = NULL;
-                op->arrivals[i]->cell = NULL;
-            }
-        }
+    list_for_each(op, &c->ops, link)
+        forget_part(op, m->rank, m);
+    list_for_each(op, &c->pairs, link) {
+        forget_part(op, 0, m);
+        forget_part(op, 1, m);
     }
 }
 
@@ -477,8 +560,7 @@ void member_lost(struct member *m, const char *why, uint64_t now)
     struct error e = { 0 };
 
     comm_hold(c);
-    forget(&c->ops, m);
-    forget(&c->pairs, m);
+    forget(m);
     gone_error(m, ERROR_RANK_LOST, why, now, &e);
     unseat(m, SEAT_LOST);
     comm_fail(c, &e, now);

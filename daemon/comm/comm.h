@@ -32,8 +32,9 @@ struct completion {
     const uint64_t *counts; /* all_to_all_v: rows from each rank */
     uint32_t ncounts;
     /* split */
-    struct member *child; /* NULL: none; else a member that has joined, its owner the parent's */
+    struct member *child;  /* NULL: none; else a member that has joined, its owner the parent's */
     uint32_t child_number; /* as given in the post */
+    uint32_t persistent;   /* the persistent operation that was made; 0: none */
 };
 
 /*
@@ -46,6 +47,8 @@ struct comm_events {
     void (*completed)(void *owner, struct member *m, uint64_t serial, const struct completion *c);
     /* Answer to member_leave(): `m` is gone when this returns. */
     void (*left)(void *owner, struct member *m);
+    /* Of a post with windows: so many elements from the start have been read and written. */
+    void (*progressed)(void *owner, struct member *m, uint64_t serial, uint64_t elements_done);
 };
 
 struct comms_config {
@@ -95,6 +98,7 @@ int comms_join(struct comms *comms, const struct join *join, uint64_t now, struc
 struct operand {
     struct mapping *mapping; /* NULL: none. member_post() takes references of its own */
     uint64_t offset;         /* bytes */
+    uint64_t window;         /* elements, a power of two; 0: all of the tensor is there */
 };
 
 struct post {
@@ -107,13 +111,19 @@ struct post {
     uint32_t peer, tag;
     int32_t color, key;
     uint32_t child_number;
-    struct progress_cell *cell; /* written until the post is completed or the member lost */
-    struct error rejection;     /* code ERROR_NONE: none */
+    struct progress_cell *cell;    /* written until the post is completed or the member lost */
+    bool persistent;               /* make a persistent operation of it: persistent.h */
+    const struct error *rejection; /* NULL: none */
 };
 
 /* Takes part in the member's next operation. Always answered by completed(), perhaps in this call.
  * Return: 0, or -ENOMEM with nothing taken. */
 int member_post(struct member *m, const struct post *post, uint64_t now);
+
+/* How far a post with windows has come on the client's side, in elements: struct run_stage. Nothing
+ * happens where there is no such post. */
+void member_staged(struct member *m, uint64_t serial, uint64_t in_ready, uint64_t out_taken,
+                   uint64_t now);
 
 /* Answered by left(), perhaps in this call, once no operation of the member is unfinished. */
 void member_leave(struct member *m, uint64_t now);

@@ -1,5 +1,5 @@
 /*
- * The inside of comm: what comm.c, rendezvous.c, op.c and status.c share. Nobody else includes it.
+ * The inside of comm: what its files share. Nobody else includes it.
  *
  * comms owns comm owns member and op. A comm lives while it has members, unfinished operations or a
  * hold: every way into comm from outside holds it, since any answer may end the last thing that
@@ -9,6 +9,8 @@
 #define DAEMON_COMM_GROUP_H
 
 #include "daemon/comm/comm.h"
+#include "daemon/comm/spares.h"
+#include "daemon/plan/recipe.h"
 #include "shared/list.h"
 
 enum comm_state {
@@ -27,6 +29,11 @@ struct seat {
     struct member *member; /* SEAT_TAKEN only */
 };
 
+struct arrival;
+struct op;
+struct persistent;
+struct run;
+
 struct comms {
     struct comms_config config;
     struct comm_events events;
@@ -36,6 +43,15 @@ struct comms {
     uint64_t next_number;
     uint64_t deadline; /* nothing is due before it */
     bool stopping;
+};
+
+#define UNMATCHED_LISTS 32u
+
+/* Ascending by id. */
+struct persistents {
+    struct persistent **items;
+    uint32_t n, room;
+    uint32_t last_id;
 };
 
 struct comm {
@@ -57,9 +73,18 @@ struct comm {
 
     struct list ops;   /* struct op, by sequence: done first, then running, agreed, arriving */
     struct list pairs; /* struct op of send and recv, in order of their first arrival */
+    struct list unmatched[UNMATCHED_LISTS]; /* those of pairs that wait, by what they wait for */
     uint32_t nops;
     uint64_t completed;
     uint32_t holds;
+
+    /* so that an operation like one before it allocates nothing and plans nothing */
+    struct recipes recipes;
+    struct spares spare_arrivals;         /* struct arrival */
+    struct spares spare_ops, spare_pairs; /* struct op of `nranks` parts, and of 2 */
+    struct run *spare_run;                /* or NULL */
+
+    struct persistents persistents;
 };
 
 struct member {
@@ -70,6 +95,7 @@ struct member {
     pid_t pid;
     uint64_t sequence;   /* of its next operation */
     uint32_t unfinished; /* operations it has arrived at */
+    struct op *last_op;  /* the last of comm::ops that it has arrived at; NULL once that is over */
     bool leaving;
 
     /* for people: what it did last */
@@ -95,6 +121,8 @@ int comm_seat(struct comm *c, uint32_t rank, void *owner, uint64_t session, pid_
 void comm_fail(struct comm *c, const struct error *cause, uint64_t now);
 /* Starts what may start: collectives one after the other, pairs as they come. */
 void comm_run(struct comm *c, uint64_t now);
+/* Takes part in the member's next operation, `a`'s owner now unless it fails: -ENOMEM. */
+int member_arrive(struct member *m, struct arrival *a, uint64_t now);
 /* One of its operations has ended for `m`. */
 void member_finished(struct member *m);
 

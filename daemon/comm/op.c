@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "daemon/comm/agreement.h"
+#include "daemon/comm/persistent_private.h"
 #include "daemon/log/log.h"
 
 /* Chunks in flight on one node: one being worked on, one ready behind it. */
@@ -65,23 +66,32 @@ static void op_set_state(struct op *op, enum op_state state)
     op->state = state;
 }
 
-int op_new(struct comm *c, uint64_t sequence, uint32_t nparts, uint64_t now, struct op **ret)
+static struct spares *spares_of(struct comm *c, bool sequenced)
 {
-    struct op *op = calloc(1, sizeof(*op));
+    return sequenced ? &c->spare_ops : &c->spare_pairs;
+}
+
+int op_new(struct comm *c, uint64_t sequence, uint64_t now, struct op **ret)
+{
+    const uint32_t nparts = sequence ? c->nranks : 2;
+    const size_t bytes = nparts * sizeof(struct arrival *);
+    struct op *op = spares_take(spares_of(c, sequence));
 
     if (!op)
+        op = malloc(sizeof(*op) + bytes);
+    if (!op)
         return -ENOMEM;
-    op->arrivals = calloc(nparts, sizeof(*op->arrivals));
-    if (!op->arrivals) {
-        free(op);
-        return -ENOMEM;
-    }
+    memset(op, 0, offsetof(struct op, error));
+    op->error.code = ERROR_NONE; /* the rest of it is large, and means nothing */
+    op->error.nranks = 0;
+    memset(op->arrivals, 0, bytes);
     op->comm = c;
     op->sequence = sequence;
     op->nparts = nparts;
     op->first_us = now;
     op->deadline_us = comm_deadline(c, now);
     comms_note_deadline(c->comms, op->deadline_us);
+    list_init(&op->unmatched);
     list_append(sequence ? &c->ops : &c->pairs, &op->link);
     c->nops++;
     *ret = op;
@@ -90,16 +100,14 @@ int op_new(struct comm *c, uint64_t sequence, uint32_t nparts, uint64_t now, str
 
 static void op_free(struct op *op)
 {
-    list_remove(&op->link);
-    op->comm->nops--;
+    struct comm *c = op->comm;
+
+    c->nops--;
     for (uint32_t i = 0; i < op->nparts; i++)
         arrival_free(op->arrivals[i]);
     exchange_free(op->exchange);
-    free(op->arrivals);
-    free(op->in);
-    free(op->out);
-    free(op->mappings);
-    free(op);
+    persistent_unref(op->persistent);
+    spares_give(spares_of(c, op->sequence), op);
 }
 
 enum collective_id op_kind(const struct op *op)
@@ -135,108 +143,133 @@ static int system_error(const struct op *op, int err, struct error *e)
 
 /* ---- answers */
 
-static void write_progress(const struct op *op, const struct arrival *a, uint64_t chunks)
+static struct progress exchange_progress(const struct op *op, const struct arrival *a,
+                                         uint64_t chunks)
 {
+    const struct exchange *x = op->exchange;
     const struct chunking *c = &op->chunking;
-    struct progress p = { .chunks_done = chunks, .chunks_total = c->chunks };
+    struct progress p = {
+        .chunks_done = chunks,
+        .chunks_total = c->chunks,
+        .rows_sent = exchange_sent_after(x, a->rank, chunks, c->length),
+        .rows_to_send = exchange_rows_sent(x, a->rank),
+        .rows_received = exchange_received_after(x, a->rank, chunks, c->length),
+        .rows_to_receive = exchange_rows_received(x, a->rank),
+    };
+    uint64_t row = 1;
 
-    if (!a->cell)
-        return;
-    if (op->exchange) {
-        uint64_t row = 1;
-
-        shape_row_count(&a->d.shape, &row);
-        p.rows_sent = exchange_sent_after(op->exchange, a->rank, chunks, c->length);
-        p.rows_to_send = exchange_rows_sent(op->exchange, a->rank);
-        p.rows_received = exchange_received_after(op->exchange, a->rank, chunks, c->length);
-        p.rows_to_receive = exchange_rows_received(op->exchange, a->rank);
-        p.elements_done = p.rows_received * row;
-        p.elements_total = p.rows_to_receive * row;
-    } else {
-        p.elements_done = MIN(c->n, chunks * c->length);
-        p.elements_total = c->n;
-    }
-    progress_write(a->cell, &p);
+    shape_row_count(&a->d.shape, &row);
+    p.elements_done = p.rows_received * row;
+    p.elements_total = p.rows_to_receive * row;
+    return p;
 }
 
 static void op_progress(const struct op *op, uint64_t chunks)
 {
-    for (uint32_t i = 0; i < op->nparts; i++)
-        write_progress(op, op->arrivals[i], chunks);
+    const struct chunking *c = &op->chunking;
+    struct progress p = { .chunks_done = chunks,
+                          .chunks_total = c->chunks,
+                          .elements_done = MIN(c->n, chunks * c->length),
+                          .elements_total = c->n };
+
+    for (uint32_t i = 0; i < op->nparts; i++) {
+        const struct arrival *a = op->arrivals[i];
+
+        if (!a->cell)
+            continue;
+        if (op->exchange)
+            p = exchange_progress(op, a, chunks);
+        progress_write(a->cell, &p);
+    }
 }
 
-static uint64_t *received_counts(const struct op *op, uint32_t rank)
-{
-    uint64_t *counts = malloc(op->nparts * sizeof(*counts));
-
-    for (uint32_t s = 0; counts && s < op->nparts; s++)
-        counts[s] = exchange_rows(op->exchange, s, rank);
-    return counts;
-}
-
-static void answer(const struct op *op, struct arrival *a, struct member *child, uint64_t now)
+static void answer(const struct op *op, struct arrival *a, struct completion *c, uint64_t *counts,
+                   uint64_t now)
 {
     struct member *m = a->member;
-    uint64_t *counts = NULL;
-    struct error failed = op->error;
+
+    c->wait_us = (op->agreed_us ? op->agreed_us : now) - a->at_us;
+    c->child_number = a->child_number;
+    for (uint32_t s = 0; s < c->ncounts; s++)
+        counts[s] = exchange_rows(op->exchange, s, a->rank);
+    op->comm->comms->events.completed(m->owner, m, a->serial, c);
+    member_finished(m);
+}
+
+static void answer_all(struct op *op, const struct split_part *children, uint64_t now)
+{
     struct completion c = {
         .sequence = op->sequence,
-        .wait_us = (op->agreed_us ? op->agreed_us : now) - a->at_us,
         .run_us = op->agreed_us ? now - op->agreed_us : 0,
         .chunks = op->chunking.chunks,
         .chunk_elements = op->chunking.length,
         .algorithm = op->algorithm ? op->algorithm->name : "",
-        .child = child,
-        .child_number = a->child_number,
     };
+    uint64_t *counts = NULL;
 
-    if (!failed.code && a->d.kind == COLLECTIVE_ALL_TO_ALL_V) {
-        counts = received_counts(op, a->rank);
-        if (!counts)
-            system_error(op, ENOMEM, &failed);
+    if (!op->error.code && op->exchange && op->arrivals[0]->d.kind == COLLECTIVE_ALL_TO_ALL_V) {
+        counts = malloc(op->nparts * sizeof(*counts));
         c.counts = counts;
         c.ncounts = counts ? op->nparts : 0;
+        if (!counts)
+            system_error(op, ENOMEM, &op->error);
     }
-    c.error = failed.code ? &failed : NULL;
-    op->comm->comms->events.completed(m->owner, m, a->serial, &c);
+    if (op->error.code)
+        c.error = &op->error;
+    else if (op->persistent && op->arrivals[0]->makes_persistent)
+        c.persistent = op->persistent->id;
+    for (uint32_t i = 0; i < op->nparts; i++) {
+        struct arrival *a = op->arrivals[i];
+
+        if (!a || !a->member)
+            continue;
+        c.child = children ? children[i].child : NULL;
+        answer(op, a, &c, counts, now);
+    }
     free(counts);
-    member_finished(m);
+}
+
+static void give_run(struct op *op)
+{
+    struct comm *c = op->comm;
+
+    if (!c->spare_run)
+        c->spare_run = steal(&op->run);
+    op->run = run_free(op->run);
 }
 
 /* Memory is let go before anyone is told: who hears of the end may free or reuse it. */
-static void op_done(struct op *op, struct split_part *children, uint64_t now)
+static void op_done(struct op *op, const struct split_part *children, uint64_t now)
 {
     struct comm *c = op->comm;
 
     op_set_state(op, OP_DONE);
-    op->run = run_free(op->run);
+    give_run(op);
     if (!op->error.code && op->sequence)
         c->completed++;
 
     list_remove(&op->link);
+    list_remove(&op->unmatched);
     for (uint32_t i = 0; i < op->nparts; i++) {
         struct arrival *a = op->arrivals[i];
 
-        if (a)
-            arrival_drop_memory(a);
+        if (!a)
+            continue;
+        arrival_drop_memory(a);
+        if (a->member && a->member->last_op == op)
+            a->member->last_op = NULL;
     }
-    for (uint32_t i = 0; i < op->nparts; i++) {
-        struct arrival *a = op->arrivals[i];
-
-        if (a && a->member)
-            answer(op, a, children ? children[i].child : NULL, now);
-    }
+    answer_all(op, children, now);
     op_free(op);
 }
 
-void op_refuse(const struct comm *c, struct arrival *a, uint64_t sequence,
-               const struct error *cause)
+void op_refuse(struct arrival *a, uint64_t sequence, const struct error *cause)
 {
     struct completion completion = {
         .error = cause, .sequence = sequence, .algorithm = "", .child_number = a->child_number
     };
 
-    c->comms->events.completed(a->member->owner, a->member, a->serial, &completion);
+    a->comm->comms->events.completed(a->member->owner, a->member, a->serial, &completion);
     arrival_free(a);
 }
 
@@ -286,102 +319,207 @@ static int make_exchange(struct op *op)
     return r;
 }
 
+static int decide_exchange(struct op *op, struct error *e)
+{
+    const struct descriptor *d = &op->arrivals[0]->d;
+    int r;
+
+    r = make_exchange(op);
+    if (r < 0)
+        return system_error(op, -r, e);
+    r = algorithm_choose(d, op->comm->algorithm, &op->algorithm, e);
+    if (r < 0)
+        return r;
+    return chunk_plan(d, exchange_rows_max(op->exchange), op->comm->comms->config.chunk_bytes,
+                      &op->chunking, e);
+}
+
+static uint64_t power_of_two_below(uint64_t n)
+{
+    return n ? 1ull << (63 - __builtin_clzll(n)) : 1;
+}
+
+/* Elements of a chunk that fits every window; 0: there is none. */
+static uint64_t window_piece(const struct op *op)
+{
+    const uint64_t chunk_bytes = op->comm->comms->config.chunk_bytes;
+    uint64_t least = UINT64_MAX;
+
+    for (uint32_t i = 0; i < op->nparts; i++) {
+        const struct run_stage *s = &op->arrivals[i]->stage;
+
+        if (s->in_window)
+            least = MIN(least, s->in_window);
+        if (s->out_window)
+            least = MIN(least, s->out_window);
+    }
+    if (least == UINT64_MAX)
+        return 0;
+    return MIN(least / WINDOW_PIECES,
+               power_of_two_below(chunk_bytes / op->arrivals[0]->recipe->width));
+}
+
+/* The first part's recipe is the operation's: with windows, one for chunks that fit them. */
+static int fit_windows(struct op *op, struct error *e)
+{
+    struct arrival *a = op->arrivals[0];
+    const uint64_t piece = window_piece(op);
+    struct recipe *fitting;
+    int r;
+
+    if (!piece)
+        return 0;
+    r = recipes_find(&op->comm->recipes, &a->recipe->d, piece, &fitting, e);
+    if (r < 0)
+        return r;
+    recipe_unref(a->recipe);
+    a->recipe = fitting;
+    return 0;
+}
+
 /* What moves, in which chunks, by which algorithm. All parts get the same answer. */
 static int decide(struct op *op, struct error *e)
 {
-    const struct descriptor *d = &op->arrivals[0]->d;
-    const struct comms_config *config = &op->comm->comms->config;
-    const struct collective *c = collective_get(d->kind);
-    uint64_t rows_max = 0;
+    const struct arrival *a = op->arrivals[0];
+    struct recipe *recipe;
     int r;
 
-    if (c->shape == SHAPE_NONE)
-        return 0;
-    if (c->shape == SHAPE_EXCHANGE) {
-        r = make_exchange(op);
-        if (r < 0)
-            return system_error(op, -r, e);
-        rows_max = exchange_rows_max(op->exchange);
-    }
-    r = algorithm_choose(d, c->flags & COLLECTIVE_PAIR ? NULL : op->comm->algorithm, &op->algorithm,
-                         e);
-    if (r < 0)
-        return r;
-    return chunk_plan(d, rows_max, config->chunk_bytes, &op->chunking, e);
-}
-
-static int agree(struct op *op, struct error *e)
-{
-    struct text t = { 0 };
-    struct error plain = { 0 };
-    int r;
-
-    title(op, &t);
-    r = agreement_check(op->arrivals, op->nparts, t.s, e);
-    if (r < 0)
-        return r;
-    r = decide(op, &plain);
-    if (r < 0) {
-        error_set(e, plain.code, "%s: %s", t.s, plain.text);
-        for (uint32_t i = 0; i < op->nparts; i++)
-            error_add_rank(e, part_rank(op, i));
-    }
-    return r;
-}
-
-void op_arrive(struct op *op, uint32_t part, struct arrival *a, uint64_t now)
-{
-    struct error e = { 0 };
-
-    assert(op->state == OP_ARRIVING && !op->arrivals[part]);
-    op->arrivals[part] = a;
-    a->member->unfinished++;
-    if (++op->narrived < op->nparts)
-        return;
-
-    op->agreed_us = now;
-    op->deadline_us = TIME_NEVER;
-    op_set_state(op, OP_AGREEING);
-    if (agree(op, &e) < 0)
-        op_end(op, &e, now);
-}
-
-/* ---- running */
-
-static void ended(struct op *op, int r, uint64_t now)
-{
-    struct error e = { 0 };
-    struct text t = { 0 };
-
-    op->run = run_free(op->run);
-    if (op->state == OP_DRAINING) {
-        op_done(op, NULL, now);
-        return;
-    }
-    if (r == 0) {
-        op_end(op, NULL, now);
-        return;
-    }
-    title(op, &t);
-    if (r == -EFAULT) {
-        error_set(&e, ERROR_MEMORY_FAULT,
-                  "%s: memory of a tensor could not be backed with pages; its region is lost", t.s);
-        for (uint32_t i = 0; i < op->nparts; i++) {
-            const struct arrival *a = op->arrivals[i];
-
-            if ((a->in.mapping && atomic_load(&a->in.mapping->fault)) ||
-                (a->out.mapping && atomic_load(&a->out.mapping->fault)))
-                error_add_rank(&e, a->rank);
-        }
+    if (a->starts) {
+        op->persistent = persistent_ref(persistent_find(op->comm, a->starts));
+        recipe = op->persistent->recipe;
+    } else if (!a->recipe) {
+        return decide_exchange(op, e);
     } else {
-        error_set_errno(&e, -r, t.s);
+        r = fit_windows(op, e);
+        if (r < 0)
+            return r;
+        recipe = a->recipe;
+    }
+    r = recipe_decide(recipe, op->comm->algorithm, op->comm->comms->config.chunk_bytes, e);
+    if (r < 0)
+        return r;
+    op->algorithm = recipe->algorithm;
+    op->chunking = recipe->chunking;
+    return 0;
+}
+
+/* Ends it with what the comparison, or else what comes behind it, has against it. */
+static void disagree(struct op *op, const struct error *why, bool compared, uint64_t now)
+{
+    struct error e = { 0 };
+    struct text t = { 0 };
+
+    title(op, &t);
+    error_set(&e, why->code, "%s: %s", t.s, why->text);
+    if (compared) {
+        for (uint32_t i = 0; i < op->nparts; i++)
+            error_add_rank(&e, part_rank(op, i));
+    } else {
+        e.nranks = why->nranks;
+        memcpy(e.ranks, why->ranks, sizeof(e.ranks));
     }
     op_end(op, &e, now);
 }
 
+static bool agree(struct op *op, uint64_t now)
+{
+    struct error e;
+
+    e.code = ERROR_NONE; /* the rest of it is large, and means nothing */
+    e.nranks = 0;
+    if (agreement_check(op->arrivals, op->nparts, &e) < 0)
+        disagree(op, &e, false, now);
+    else if (decide(op, &e) < 0)
+        disagree(op, &e, true, now);
+    else
+        return true;
+    return false;
+}
+
+bool op_arrive(struct op *op, uint32_t part, struct arrival *a, uint64_t now)
+{
+    assert(op->state == OP_ARRIVING && !op->arrivals[part]);
+    op->arrivals[part] = a;
+    a->member->unfinished++;
+    if (++op->narrived < op->nparts)
+        return false;
+
+    op->agreed_us = now;
+    op->deadline_us = TIME_NEVER;
+    op_set_state(op, OP_AGREEING);
+    return agree(op, now);
+}
+
+/* ---- running */
+
+/* Whether a part's tensors have lost their memory. */
+static bool part_is_faulty(const struct op *op, uint32_t part)
+{
+    const struct arrival *a = op->arrivals[part];
+    const struct persistent_part *p = op->persistent ? &op->persistent->parts[part] : NULL;
+
+    return operand_is_faulty(p ? &p->in : &a->in) || operand_is_faulty(p ? &p->out : &a->out);
+}
+
+static void run_error(const struct op *op, int err, struct error *ret)
+{
+    struct text t = { 0 };
+
+    title(op, &t);
+    if (err != EFAULT) {
+        error_set_errno(ret, err, t.s);
+        return;
+    }
+    error_set(ret, ERROR_MEMORY_FAULT,
+              "%s: memory of a tensor could not be backed with pages; its region is lost", t.s);
+    for (uint32_t i = 0; i < op->nparts; i++)
+        if (part_is_faulty(op, i))
+            error_add_rank(ret, op->arrivals[i]->rank);
+}
+
+static void fail_run(struct op *op, int err, uint64_t now)
+{
+    struct error e = { 0 };
+
+    run_error(op, err, &e);
+    op_end(op, &e, now);
+}
+
+static void ended(struct op *op, int r, uint64_t now)
+{
+    give_run(op);
+    if (op->state == OP_DRAINING)
+        op_done(op, NULL, now);
+    else if (r == 0)
+        op_end(op, NULL, now);
+    else
+        fail_run(op, -r, now);
+}
+
+static bool has_window(const struct arrival *a)
+{
+    return a->stage.in_window || a->stage.out_window;
+}
+
+/* For those who copy meanwhile; the end they hear of by their completion. */
+static void tell_progress(const struct op *op, uint64_t chunks)
+{
+    for (uint32_t i = 0; i < op->nparts && chunks < op->chunking.chunks; i++) {
+        const struct arrival *a = op->arrivals[i];
+
+        if (a->member && has_window(a))
+            op->comm->comms->events.progressed(a->member->owner, a->member, a->serial,
+                                               chunks * op->chunking.length);
+    }
+}
+
 static void run_progress(struct run *run, uint64_t chunks)
 {
-    op_progress(run_owner(run), chunks);
+    const struct op *op = run_owner(run);
+
+    op_progress(op, chunks);
+    if (run_memory(run)->nstages)
+        tell_progress(op, chunks);
 }
 
 /* From the engine, when the run is over later than it was submitted. */
@@ -397,51 +535,68 @@ static void run_done(struct run *run, int r)
     comm_drop(c);
 }
 
-static void bind(struct op *op)
+static int take_run(struct op *op)
 {
+    struct comm *c = op->comm;
+
+    op->run = steal(&c->spare_run);
+    return op->run ? 0 : run_new(MAX(c->nranks, 2), DEPTH, &op->run);
+}
+
+static const struct run_memory *bind_memory(struct op *op)
+{
+    struct run_memory *m = run_memory(op->run);
+
+    if (op->persistent)
+        return &op->persistent->memory;
+    m->nmappings = m->nstages = 0;
     for (uint32_t i = 0; i < op->nparts; i++) {
         const struct arrival *a = op->arrivals[i];
 
-        op->in[i] = operand_address(&a->in);
-        op->out[i] = operand_address(&a->out);
-        if (a->in.mapping)
-            op->mappings[op->nmappings++] = a->in.mapping;
-        if (a->out.mapping)
-            op->mappings[op->nmappings++] = a->out.mapping;
+        operands_bind(&a->in, &a->out, m, i);
+        if (has_window(a)) {
+            m->stages[i] = &a->stage;
+            m->nstages++;
+        }
     }
+    return m;
 }
 
 static int start_run(struct op *op)
 {
-    struct run_spec spec;
+    const struct arrival *a = op->arrivals[0];
+    const struct recipe *recipe = op->persistent ? op->persistent->recipe : a->recipe;
     int r;
 
-    op->in = calloc(op->nparts, sizeof(*op->in));
-    op->out = calloc(op->nparts, sizeof(*op->out));
-    op->mappings = calloc(2 * (size_t)op->nparts, sizeof(*op->mappings));
-    if (!op->in || !op->out || !op->mappings)
-        return -ENOMEM;
-    bind(op);
-
-    spec = (struct run_spec){
-        .d = op->arrivals[0]->d,
-        .nparts = op->nparts,
-        .algorithm = op->algorithm,
-        .chunking = op->chunking,
-        .exchange = op->exchange,
-        .in = op->in,
-        .out = op->out,
-        .mappings = op->mappings,
-        .nmappings = op->nmappings,
-        .depth = DEPTH,
-        .progress = run_progress,
-        .done = run_done,
-        .owner = op,
-    };
-    r = run_new(&spec, &op->run);
+    r = take_run(op);
+    if (r < 0)
+        return r;
+    r = run_prepare(op->run, &(struct run_spec){
+                                 .d = recipe ? &recipe->d : &a->d,
+                                 .nparts = op->nparts,
+                                 .chunking = op->chunking,
+                                 .full = recipe ? &recipe->full : NULL,
+                                 .tail = recipe ? &recipe->tail : NULL,
+                                 .algorithm = op->algorithm,
+                                 .exchange = op->exchange,
+                                 .memory = bind_memory(op),
+                                 .progress = run_progress,
+                                 .done = run_done,
+                                 .owner = op,
+                             });
     if (r < 0)
         return r;
     return engine_submit(op->comm->comms->config.engine, op->run);
+}
+
+static void start_making(struct op *op, uint64_t now)
+{
+    struct error e = { 0 };
+
+    if (persistent_new(op, &op->persistent, &e) < 0)
+        disagree(op, &e, true, now);
+    else
+        op_end(op, NULL, now);
 }
 
 /* Parts are in rank order, so the child of part i is that of rank i. */
@@ -484,6 +639,10 @@ void op_start(struct op *op, uint64_t now)
         start_split(op, now);
         return;
     }
+    if (op->arrivals[0]->makes_persistent) {
+        start_making(op, now);
+        return;
+    }
     if (!op->algorithm) { /* a barrier: having agreed is all there is */
         op_end(op, NULL, now);
         return;
@@ -491,6 +650,44 @@ void op_start(struct op *op, uint64_t now)
     r = start_run(op);
     if (r != ENGINE_PENDING)
         ended(op, r < 0 ? r : run_result(op->run), c->comms->config.now());
+}
+
+void op_staged(struct op *op, uint32_t part, uint64_t in_ready, uint64_t out_taken, uint64_t now)
+{
+    struct run_stage *s = &op->arrivals[part]->stage;
+
+    s->in_ready = MAX(s->in_ready, in_ready);
+    s->out_taken = MAX(s->out_taken, out_taken);
+    if (op->state == OP_RUNNING &&
+        engine_resume(op->comm->comms->config.engine, op->run) != ENGINE_PENDING)
+        ended(op, run_result(op->run), now);
+}
+
+/* Whether the part's windows keep the next chunk from being moved. */
+static bool lags(const struct op *op, const struct run_stage *s)
+{
+    const uint64_t chunk = run_chunks_done(op->run);
+    const uint64_t end = chunk_first(&op->chunking, chunk) + chunk_count(&op->chunking, chunk);
+
+    return (s->in_window && s->in_ready < end) ||
+           (s->out_window && end > s->out_window && s->out_taken < end - s->out_window);
+}
+
+/* Of moving data: perhaps some ranks do not bring or take it. */
+static void add_laggards(const struct op *op, struct text *t, struct error *e)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < op->nparts; i++) {
+        const struct arrival *a = op->arrivals[i];
+
+        if (!a->member || !has_window(a) || !lags(op, &a->stage))
+            continue;
+        error_add_rank(e, a->rank);
+        if (n++ < 4)
+            text_add(t, "%srank %u (pid %d)", n > 1 ? ", " : "; its memory is waited for: ", a->rank,
+                     (int)a->member->pid);
+    }
 }
 
 void op_timeout_error(const struct op *op, uint64_t now, struct error *ret)
@@ -503,6 +700,7 @@ void op_timeout_error(const struct op *op, uint64_t now, struct error *ret)
     text_add(&t, ": timeout after %.3g s", (double)op->comm->timeout_us / 1e6);
     if (op->state == OP_RUNNING) {
         text_add(&t, " of moving data");
+        add_laggards(op, &t, ret);
     } else if (ranks) {
         n = op_ranks(op, true, ranks);
         text_add(&t, "; ");

@@ -21,11 +21,11 @@ const char *op_state_name(enum op_state state);
 
 struct op {
     struct comm *comm;
-    struct list link; // comm::ops or comm::pairs
+    struct list link;      // comm::ops or comm::pairs
+    struct list unmatched; // comm::unmatched
     enum op_state state;
     uint64_t sequence; /* 0 for a pair */
     uint32_t nparts, narrived;
-    struct arrival **arrivals; /* [nparts]: by rank; of a pair source, destination */
 
     uint32_t source, destination, tag; /* of a pair */
 
@@ -36,32 +36,33 @@ struct op {
     const struct algorithm *algorithm; /* NULL where nothing moves */
     struct chunking chunking;
     struct exchange *exchange;
-    void **in, **out;          /* [nparts] */
-    struct mapping **mappings; /* [nmappings], of the arrivals */
-    uint32_t nmappings;
+    struct persistent *persistent; /* what it starts, or has made; NULL: neither */
     struct run *run;
 
-    struct error error; /* from DRAINING on; ERROR_NONE: success */
+    struct error error;         /* from DRAINING on; ERROR_NONE: success */
+    struct arrival *arrivals[]; /* [nparts]: by rank; of a pair source, destination */
 };
 
-/* A new operation of `c`, appended to its list. Return: 0 or -ENOMEM. */
-int op_new(struct comm *c, uint64_t sequence, uint32_t nparts, uint64_t now, struct op **ret);
+/* A new operation of `c`, appended to its list; sequence 0: a pair. Return: 0 or -ENOMEM. */
+int op_new(struct comm *c, uint64_t sequence, uint64_t now, struct op **ret);
 
 /* What kind it is, as far as is known: that of its first arrival. */
 enum collective_id op_kind(const struct op *op);
 
 /*
- * Takes a part's arrival. With the last one the operation is agreed on, or fails for every part; to
- * run it is the communicator's to decide (op_start).
+ * Takes a part's arrival. With the last one the operation is agreed on, or fails for every part and
+ * may be over. Return: whether it may be started, when is the communicator's to decide (op_start).
  */
-void op_arrive(struct op *op, uint32_t part, struct arrival *a, uint64_t now);
+bool op_arrive(struct op *op, uint32_t part, struct arrival *a, uint64_t now);
 
 /* Answers an arrival that no operation will come of, and frees it. */
-void op_refuse(const struct comm *c, struct arrival *a, uint64_t sequence,
-               const struct error *cause);
+void op_refuse(struct arrival *a, uint64_t sequence, const struct error *cause);
 
 /* From AGREEING: moves the data. May be over when this returns. */
 void op_start(struct op *op, uint64_t now);
+
+/* The part's windows have come further: see struct run_stage. May be over when this returns. */
+void op_staged(struct op *op, uint32_t part, uint64_t in_ready, uint64_t out_taken, uint64_t now);
 
 /* Ends it badly, from any state. The first cause stands. */
 void op_fail(struct op *op, const struct error *cause, uint64_t now);

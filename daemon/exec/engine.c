@@ -65,6 +65,15 @@ int engine_submit(struct engine *e, struct run *run)
     return r;
 }
 
+int engine_resume(struct engine *e, struct run *run)
+{
+    int r = engine_issue(e, run);
+
+    if (r == 0)
+        engine_remove(e, run);
+    return r;
+}
+
 int engine_cancel(struct engine *e, struct run *run)
 {
     run_cancel(run);
@@ -89,12 +98,12 @@ int engine_poll(struct engine *e)
         else
             run_finish(run);
     }
-    return e->wants_turn ? ENGINE_PENDING : 0;
+    return engine_wants_turn(e) ? ENGINE_PENDING : 0;
 }
 
 bool engine_wants_turn(const struct engine *e)
 {
-    return e->wants_turn;
+    return e->wants_turn || device_wants_turn(e->device);
 }
 
 int engine_fd(const struct engine *e)

@@ -1,7 +1,7 @@
 /*
  * The engine: makes runs happen, one device, in a fair order: each turn gives every run its share.
- * Loop thread only; never blocks. Small steps run at once on the loop thread, but no turn does more
- * than a bounded amount of them.
+ * Loop thread only; never blocks. Small steps run at once on the loop thread, and the device may
+ * use it for larger ones, but no turn does more than a bounded amount of either.
  */
 #ifndef DAEMON_EXEC_ENGINE_H
 #define DAEMON_EXEC_ENGINE_H
@@ -23,6 +23,10 @@ struct engine *engine_free(struct engine *engine);
  * ENGINE_PENDING: the run is the engine's until its done().
  */
 int engine_submit(struct engine *engine, struct run *run);
+
+/* Issues what a pending run's windows allow by now. Return: 0, it is over now (done() does not run),
+ * or ENGINE_PENDING. Not from within done() or progress(). */
+int engine_resume(struct engine *engine, struct run *run);
 
 /* Stops a pending run. Return: 0, it is over now (done() does not run), or ENGINE_PENDING. */
 int engine_cancel(struct engine *engine, struct run *run);

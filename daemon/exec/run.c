@@ -4,8 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A step that touches no more than this runs at once: a wake-up costs more than the work. */
-#define SMALL_STEP_BYTES (256u * 1024)
+/* An operation that touches no more than this runs at once: a wake-up costs more than the work. */
+#define SMALL_RUN_BYTES (1024u * 1024)
+
+/* So does a step of a larger one that is not worth handing over. */
+#define SMALL_STEP_BYTES (64u * 1024)
 
 /* What issuing a step costs besides its bytes, in bytes that could have been moved meanwhile. */
 #define STEP_COST_BYTES 4096u
@@ -39,8 +42,10 @@ struct run_task {
 struct run {
     struct run_spec spec;
     struct list link; // engine::runs
-
-    struct plan full, tail; /* of a chunk of full length, and of the last one */
+    uint32_t nparts;  /* room */
+    uint32_t depth;
+    uint32_t width; /* bytes an element */
+    struct run_memory memory;
 
     /* Units are issued in order, `depth` at most at once; unit u lives in slot u % depth. */
     uint64_t units, opened, complete;
@@ -48,6 +53,7 @@ struct run {
     struct slot *slots;
 
     struct list tasks; /* free ones */
+    uint32_t ntasks;
     uint32_t in_flight;
     atomic_bool cancel;
     int result;
@@ -58,38 +64,46 @@ static bool run_stopped(const struct run *run)
     return atomic_load_explicit(&run->cancel, memory_order_relaxed);
 }
 
-static int emit_chunk(const struct run *run, struct plan *plan, uint64_t count)
-{
-    const struct run_spec *s = &run->spec;
-    struct plan_args args = { .kind = s->d.kind,
-                              .nranks = s->nparts,
-                              .root = s->d.root,
-                              .stride = s->chunking.n,
-                              .count = count };
-
-    return s->algorithm->emit(plan, &args);
-}
-
 static int emit_exchange(const struct run *run, struct plan *plan, uint64_t round, uint32_t source)
 {
     const struct run_spec *s = &run->spec;
-    struct plan_args args = { .kind = s->d.kind,
+    struct plan_args args = { .kind = s->d->kind,
                               .nranks = s->nparts,
                               .exchange = s->exchange,
                               .source = source,
                               .round = round,
                               .rows = s->chunking.length };
 
-    if (!shape_row_count(&s->d.shape, &args.row_elements))
+    if (!shape_row_count(&s->d->shape, &args.row_elements))
         return -EOVERFLOW;
     return s->algorithm->emit(plan, &args);
 }
 
+int run_memory_init(struct run_memory *m, uint32_t nparts)
+{
+    /* one allocation: `in` holds it */
+    void **room = calloc(5 * (size_t)nparts, sizeof(*room));
+
+    if (!room)
+        return -ENOMEM;
+    *m = (struct run_memory){ .in = room,
+                              .out = room + nparts,
+                              .mappings = (struct mapping **)(room + 2 * (size_t)nparts),
+                              .stages = (const struct run_stage **)(room + 4 * (size_t)nparts) };
+    return 0;
+}
+
+void run_memory_fini(struct run_memory *m)
+{
+    free(m->in);
+    *m = (struct run_memory){ 0 };
+}
+
 static int add_tasks(struct run *run, uint32_t ntasks)
 {
-    size_t pointers = 2 * (size_t)run->spec.nparts;
+    size_t pointers = 2 * (size_t)run->nparts;
 
-    for (uint32_t i = 0; i < ntasks; i++) {
+    for (; run->ntasks < ntasks; run->ntasks++) {
         struct run_task *t = calloc(1, sizeof(*t) + pointers * sizeof(void *));
 
         if (!t)
@@ -100,55 +114,23 @@ static int add_tasks(struct run *run, uint32_t ntasks)
     return 0;
 }
 
-static int run_prepare(struct run *run)
-{
-    const struct run_spec *s = &run->spec;
-    uint64_t steps;
-    int r = 0;
-
-    if (s->exchange) {
-        run->units_per_chunk = s->nparts;
-        steps = s->nparts;
-    } else {
-        uint64_t last = s->chunking.chunks ? s->chunking.chunks - 1 : 0;
-
-        run->units_per_chunk = 1;
-        r = emit_chunk(run, &run->full, chunk_count(&s->chunking, 0));
-        if (r == 0)
-            r = emit_chunk(run, &run->tail, chunk_count(&s->chunking, last));
-        steps = run->full.nsteps;
-    }
-    if (r < 0)
-        return r;
-    if (!mul_u64(s->chunking.chunks, run->units_per_chunk, &run->units))
-        return -EOVERFLOW;
-
-    run->slots = calloc(s->depth, sizeof(*run->slots));
-    if (!run->slots)
-        return -ENOMEM;
-    for (uint32_t i = 0; i < s->depth; i++)
-        plan_init(&run->slots[i].own, s->nparts);
-    return add_tasks(run, (uint32_t)MIN(steps * s->depth, TASKS_MAX));
-}
-
-int run_new(const struct run_spec *spec, struct run **ret)
+int run_new(uint32_t nparts, uint32_t depth, struct run **ret)
 {
     struct run *run = calloc(1, sizeof(*run));
-    int r;
 
     if (!run)
         return -ENOMEM;
-    run->spec = *spec;
+    run->nparts = nparts;
+    run->depth = depth;
     list_init(&run->link);
     list_init(&run->tasks);
-    plan_init(&run->full, spec->nparts);
-    plan_init(&run->tail, spec->nparts);
-
-    r = run_prepare(run);
-    if (r < 0) {
+    run->slots = calloc(depth, sizeof(*run->slots));
+    if (!run->slots || run_memory_init(&run->memory, nparts) < 0) {
         run_free(run);
-        return r;
+        return -ENOMEM;
     }
+    for (uint32_t i = 0; i < depth; i++)
+        plan_init(&run->slots[i].own, nparts);
     *ret = run;
     return 0;
 }
@@ -161,16 +143,35 @@ struct run *run_free(struct run *run)
         return NULL;
     list_for_each_safe(t, tmp, &run->tasks, link)
         free(t);
-    for (uint32_t i = 0; run->slots && i < run->spec.depth; i++) {
+    for (uint32_t i = 0; run->slots && i < run->depth; i++) {
         plan_fini(&run->slots[i].own);
         free(run->slots[i].state);
         free(run->slots[i].turn);
     }
     free(run->slots);
-    plan_fini(&run->full);
-    plan_fini(&run->tail);
+    run_memory_fini(&run->memory);
     free(run);
     return NULL;
+}
+
+struct run_memory *run_memory(struct run *run)
+{
+    return &run->memory;
+}
+
+int run_prepare(struct run *run, const struct run_spec *spec)
+{
+    uint64_t steps = spec->exchange ? spec->nparts : spec->full->nsteps;
+
+    run->spec = *spec;
+    run->width = dtype_get(spec->d->dtype)->width;
+    run->units_per_chunk = spec->exchange ? spec->nparts : 1;
+    run->opened = run->complete = 0;
+    run->result = 0;
+    atomic_store_explicit(&run->cancel, false, memory_order_relaxed);
+    if (!mul_u64(spec->chunking.chunks, run->units_per_chunk, &run->units))
+        return -EOVERFLOW;
+    return add_tasks(run, (uint32_t)MIN(steps * MIN(run->depth, run->units), TASKS_MAX));
 }
 
 void *run_owner(const struct run *run)
@@ -204,11 +205,28 @@ static int slot_reserve(struct slot *s, const struct plan *plan)
     return 0;
 }
 
+/* Whether all windows have come as far as the next unit, a chunk. */
+static bool next_is_staged(const struct run *run)
+{
+    const struct run_memory *m = run->spec.memory;
+    const struct chunking *c = &run->spec.chunking;
+    const uint64_t end = chunk_first(c, run->opened) + chunk_count(c, run->opened);
+
+    for (uint32_t part = 0; m->nstages && part < run->spec.nparts; part++) {
+        const struct run_stage *s = m->stages[part];
+
+        if (s && ((s->in_window && s->in_ready < end) ||
+                  (s->out_window && end > s->out_window && s->out_taken < end - s->out_window)))
+            return false;
+    }
+    return true;
+}
+
 static int open_unit(struct run *run)
 {
     const struct run_spec *spec = &run->spec;
     uint64_t unit = run->opened, chunk = unit / run->units_per_chunk;
-    struct slot *s = &run->slots[unit % spec->depth];
+    struct slot *s = &run->slots[unit % run->depth];
     int r;
 
     if (spec->exchange) {
@@ -219,7 +237,7 @@ static int open_unit(struct run *run)
         s->plan = &s->own;
         s->first = 0; /* an exchange's spans count from the first row */
     } else {
-        s->plan = chunk + 1 == spec->chunking.chunks ? &run->tail : &run->full;
+        s->plan = chunk + 1 == spec->chunking.chunks ? spec->tail : spec->full;
         s->first = chunk_first(&spec->chunking, chunk);
     }
 
@@ -241,8 +259,7 @@ static void close_units(struct run *run)
 {
     uint64_t before = run_chunks_done(run);
 
-    while (run->complete < run->opened &&
-           run->slots[run->complete % run->spec.depth].remaining == 0)
+    while (run->complete < run->opened && run->slots[run->complete % run->depth].remaining == 0)
         run->complete++;
     if (run_chunks_done(run) > before)
         run->spec.progress(run, run_chunks_done(run));
@@ -259,7 +276,7 @@ static bool step_ready(const struct slot *s, uint32_t i)
 static bool find_step(struct run *run, struct slot **ret_slot, uint32_t *ret_step)
 {
     for (uint64_t u = run->complete; u < run->opened; u++) {
-        struct slot *s = &run->slots[u % run->spec.depth];
+        struct slot *s = &run->slots[u % run->depth];
 
         while (s->lowest < s->plan->nsteps && s->state[s->lowest] != STEP_WAITING)
             s->lowest++;
@@ -290,50 +307,59 @@ static void step_done(struct slot *s, uint32_t i)
     }
 }
 
-static void *span_address(const struct run *run, const struct slot *s, const struct span *span,
-                          uint32_t rank)
+/* Where an element of a part is from the first byte of its buffer. */
+static uint64_t place_of(const struct run *run, enum buffer buffer, uint32_t part, uint64_t element)
 {
-    void *const *base = span->buffer == BUFFER_IN ? run->spec.in : run->spec.out;
-    uint64_t width = dtype_get(run->spec.d.dtype)->width;
+    const struct run_stage *s = run->spec.memory->stages[part];
+    const uint64_t window = !s ? 0 : buffer == BUFFER_IN ? s->in_window : s->out_window;
 
-    return (char *)base[rank] + (s->first + span->offset) * width;
+    return (window ? element % window : element) * run->width;
 }
 
 static uint32_t bind_spans(const struct run *run, const struct slot *s, const struct span *spans,
                            uint32_t nspans, void **ret)
 {
+    const struct run_memory *m = run->spec.memory;
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < nspans; i++) {
-        if (spans[i].rank != SPAN_EACH)
-            ret[n++] = span_address(run, s, &spans[i], spans[i].rank);
-        else
-            for (uint32_t rank = 0; rank < run->spec.nparts; rank++)
-                ret[n++] = span_address(run, s, &spans[i], rank);
+        void *const *base = spans[i].buffer == BUFFER_IN ? m->in : m->out;
+        const uint64_t element = s->first + spans[i].offset;
+        const bool each = spans[i].rank == SPAN_EACH;
+        const uint32_t end = each ? run->spec.nparts : spans[i].rank + 1;
+
+        for (uint32_t rank = each ? 0 : spans[i].rank; rank < end; rank++)
+            ret[n++] = (char *)base[rank] + place_of(run, spans[i].buffer, rank, element);
     }
     return n;
 }
 
 static void task_done(struct task *task, int r);
 
+static uint64_t touched_bytes(const struct run *run, const struct task *t)
+{
+    return t->count * run->width * (t->nsrc + t->ndst);
+}
+
 static void bind_task(struct run *run, struct slot *s, uint32_t index, struct run_task *t)
 {
     const struct step *step = &s->plan->steps[index];
     const struct span *spans = &s->plan->spans[step->first_span];
-    uint64_t width = dtype_get(run->spec.d.dtype)->width;
-    bool mean = run->spec.d.op == OPERATOR_MEAN;
+    const struct descriptor *d = run->spec.d;
+    bool mean = d->op == OPERATOR_MEAN;
 
     t->slot = s;
     t->step = index;
     t->task = (struct task){
         .kind = step->kind == STEP_REDUCE ? TASK_REDUCE : TASK_COPY,
-        .dtype = run->spec.d.dtype,
-        .op = mean ? OPERATOR_SUM : run->spec.d.op,
+        .dtype = d->dtype,
+        .op = mean ? OPERATOR_SUM : d->op,
         .divisor = mean ? run->spec.nparts : 0,
         .count = spans[0].count,
+        .ntasks = MIN(run->units, UINT32_MAX) * s->plan->nsteps,
         .cancel = &run->cancel,
-        .mappings = run->spec.mappings,
-        .nmappings = run->spec.nmappings,
+        .mappings = run->spec.memory->mappings,
+        .nmappings = run->spec.memory->nmappings,
         .done = task_done,
         .owner = t,
     };
@@ -344,7 +370,8 @@ static void bind_task(struct run *run, struct slot *s, uint32_t index, struct ru
     /* One rank alone: its reduction is its input, bit for bit. */
     if (t->task.kind == TASK_REDUCE && t->task.nsrc == 1)
         t->task.kind = TASK_COPY;
-    t->task.small = t->task.count * width <= SMALL_STEP_BYTES / (t->task.nsrc + t->task.ndst);
+    t->task.small = touched_bytes(run, &t->task) <= SMALL_STEP_BYTES ||
+                    touched_bytes(run, &t->task) <= SMALL_RUN_BYTES / t->task.ntasks;
 }
 
 static void run_fail(struct run *run, int r)
@@ -387,9 +414,7 @@ static int issue_step(struct run *run, struct device *device, struct slot *s, ui
     t = list_first(&run->tasks, struct run_task, link);
     bind_task(run, s, step, t);
     if (t->task.small) {
-        uint64_t bytes =
-            t->task.count * dtype_get(t->task.dtype)->width * (t->task.nsrc + t->task.ndst) +
-            STEP_COST_BYTES;
+        uint64_t bytes = touched_bytes(run, &t->task) + STEP_COST_BYTES;
 
         if (*allowance_bytes == 0)
             return RUN_MORE;
@@ -421,7 +446,8 @@ int run_issue(struct run *run, struct device *device, uint64_t *allowance_bytes)
             r = issue_step(run, device, s, step, allowance_bytes);
             if (r > 0)
                 return r;
-        } else if (run->opened < run->units && run->opened - run->complete < run->spec.depth) {
+        } else if (run->opened < run->units && run->opened - run->complete < run->depth &&
+                   next_is_staged(run)) {
             r = open_unit(run);
             if (r < 0)
                 run_fail(run, r);

@@ -7,6 +7,7 @@
 /* A mapping that regions of one session share: the same file of the same size is mapped once. */
 struct memory {
     struct mapping *mapping;
+    struct list link; // session::lingering, once there are no users
     unsigned users;
     bool known; /* in session::memories; another size of the same file may have come before */
 };
@@ -15,14 +16,39 @@ struct region {
     struct memory *memory;
 };
 
-static void memory_drop(struct session *s, struct memory *m)
+static void memory_free(struct session *s, struct memory *m)
 {
-    if (--m->users)
-        return;
+    uint64_t bytes = m->mapping->bytes;
+
+    list_remove(&m->link);
+    s->region_bytes -= bytes;
+    quota_release(&s->service->quotas, s->uid, QUOTA_REGION_BYTES, bytes);
+    mapping_unref(m->mapping);
+    free(m);
+}
+
+/* Operations hold references of their own, persistent ones for long: charged as long as those. */
+static bool memory_is_held(const struct memory *m)
+{
+    return m->mapping->refs > 1;
+}
+
+void session_sweep_regions(struct session *s)
+{
+    struct memory *m, *tmp;
+
+    list_for_each_safe(m, tmp, &s->lingering, link)
+        if (!memory_is_held(m))
+            memory_free(s, m);
+}
+
+/* The last region that uses it is gone. */
+static void memory_retire(struct session *s, struct memory *m)
+{
     if (m->known)
         map_take(&s->memories, m->mapping->ino);
-    mapping_unref(m->mapping); /* operations that use it hold references of their own */
-    free(m);
+    list_append(&s->lingering, &m->link);
+    session_sweep_regions(s);
 }
 
 static int memory_find(struct session *s, int fd, uint64_t bytes, struct memory **ret)
@@ -55,6 +81,7 @@ static int memory_import(struct session *s, int fd, uint64_t bytes, struct memor
         return r;
     }
     m->users = 1;
+    list_init(&m->link);
     if (!map_get(&s->memories, m->mapping->ino))
         m->known = map_put(&s->memories, m->mapping->ino, m) == 0;
     *ret = m;
@@ -90,6 +117,7 @@ static int region_open(struct session *s, uint32_t number, int fd, uint64_t byte
 
     if (r < 0)
         return r;
+    session_sweep_regions(s);
     r = quota_charge(q, s->uid, QUOTA_REGION_BYTES, bytes, e);
     if (r == 0) {
         r = region_add(s, number, fd, bytes, e);
@@ -103,11 +131,14 @@ static int region_open(struct session *s, uint32_t number, int fd, uint64_t byte
 
 static void region_free(struct session *s, struct region *region)
 {
-    uint64_t bytes = region->memory->mapping->bytes;
+    struct memory *m = region->memory;
 
-    memory_drop(s, region->memory);
-    s->region_bytes -= bytes;
-    quota_release(&s->service->quotas, s->uid, QUOTA_REGION_BYTES, bytes);
+    if (--m->users == 0) {
+        memory_retire(s, m);
+    } else {
+        s->region_bytes -= m->mapping->bytes;
+        quota_release(&s->service->quotas, s->uid, QUOTA_REGION_BYTES, m->mapping->bytes);
+    }
     quota_release(&s->service->quotas, s->uid, QUOTA_REGIONS, 1);
     free(region);
 }
@@ -151,6 +182,8 @@ void session_undo_regions(struct session *s)
 
     while ((region = map_next(&s->regions, &place)))
         region_free(s, region);
+    while (!list_empty(&s->lingering))
+        memory_free(s, list_first(&s->lingering, struct memory, link));
     map_fini(&s->regions);
     map_fini(&s->memories);
 }

@@ -101,27 +101,21 @@ static int hello_charge(struct session *s, struct error *e)
     if (r < 0)
         return r;
     r = quota_charge(q, s->uid, QUOTA_FDS, FDS_PER_SESSION, e);
-    if (r < 0) {
+    if (r < 0)
         quota_release(q, s->uid, QUOTA_SESSIONS, 1);
-        return r;
-    }
-    s->slots = calloc(s->nslots, sizeof(*s->slots));
-    if (!s->slots) {
-        quota_release(q, s->uid, QUOTA_SESSIONS, 1);
-        quota_release(q, s->uid, QUOTA_FDS, FDS_PER_SESSION);
-        return error_set(e, ERROR_NO_MEMORY, "out of memory");
-    }
-    return 0;
+    s->charged = r == 0;
+    return r;
 }
 
 void session_undo_hello(struct session *s)
 {
-    if (!s->slots)
+    free(s->slots);
+    s->slots = NULL;
+    if (!s->charged)
         return;
     quota_release(&s->service->quotas, s->uid, QUOTA_SESSIONS, 1);
     quota_release(&s->service->quotas, s->uid, QUOTA_FDS, FDS_PER_SESSION);
-    free(s->slots);
-    s->slots = NULL;
+    s->charged = false;
     if (s->cells)
         munmap(s->cells, daemon_memory_bytes(s->nslots));
     s->cells = NULL;
@@ -228,6 +222,10 @@ static const struct request_row rows[] = {
     [REQUEST_STATUS] = { "status", 0, SESSION_SERVED, session_status },
     [REQUEST_RINGS_OPEN] = { "rings_open", 1, SESSION_SERVED, session_rings_open },
     [REQUEST_BELL] = { "bell", 0, SESSION_SERVED, session_bell },
+    [REQUEST_START] = { "start", 0, SESSION_SERVED, session_start },
+    [REQUEST_PERSISTENT_CLOSE] = { "persistent_close", 0, SESSION_SERVED,
+                                   session_persistent_close },
+    [REQUEST_STAGED] = { "staged", 0, SESSION_SERVED, session_staged },
 };
 
 void session_handle(struct session *s, struct packet *p)

@@ -62,9 +62,11 @@ struct session {
     uint32_t noutgoing;
     size_t outgoing_bytes;
 
+    bool charged;                /* a session and its descriptors, to the uid's quotas */
     struct progress_cell *cells; /* and the daemon's rings behind them */
-    struct slot *slots;
-    uint32_t nslots;
+    struct slot *slots;          /* [slots_room], which follows what the client uses */
+    uint32_t slots_room;
+    uint32_t nslots;    /* it may use */
     uint32_t in_flight; /* posts and joins that are not answered */
 
     /* once the client has handed over its rings; they are NULL before */
@@ -75,8 +77,9 @@ struct session {
     struct list awake_link;  // service::awake, while its ring is looked at unasked
     uint64_t awake_until_us; /* unless something comes */
 
-    struct map regions;  /* the client's number -> struct region */
-    struct map memories; /* inode -> struct memory */
+    struct map regions;    /* the client's number -> struct region */
+    struct map memories;   /* inode -> struct memory */
+    struct list lingering; // struct memory of closed regions that operations still hold
     uint64_t region_bytes;
 
     struct list all_memberships;
@@ -126,16 +129,35 @@ void session_undo_rings(struct session *s);
 void session_region_open(struct session *s, const struct request *r, struct packet *p);
 void session_region_close(struct session *s, const struct request *r, struct packet *p);
 struct mapping *session_find_region(const struct session *s, uint32_t number); /* NULL: none */
+/* Lets go of the memory of closed regions that no operation holds any more. */
+void session_sweep_regions(struct session *s);
 void session_undo_regions(struct session *s);
 
 /* members.c */
 
+/* Under its number from now on; room for its member is made as well, so that gaining one succeeds.
+ */
+struct membership *membership_new(struct session *s, uint32_t number, enum membership_state state);
+void membership_free(struct session *s, struct membership *ms);
+void membership_set_member(struct session *s, struct membership *ms, struct member *m);
+/* One that the client may use; NULL, with the reason in `e`, if there is none of that number. */
+struct membership *membership_find(struct session *s, uint32_t number, struct error *e);
+
 void session_join(struct session *s, const struct request *r, struct packet *p);
 void session_leave(struct session *s, const struct request *r, struct packet *p);
 void session_abort(struct session *s, const struct request *r, struct packet *p);
+void session_undo_members(struct session *s);
+
+/* posts.c */
+
 void session_expect(struct session *s, const struct request *r, struct packet *p);
 void session_post(struct session *s, const struct request *r, struct packet *p);
-void session_undo_members(struct session *s);
+void session_start(struct session *s, const struct request *r, struct packet *p);
+void session_persistent_close(struct session *s, const struct request *r, struct packet *p);
+void session_staged(struct session *s, const struct request *r, struct packet *p);
+/* Of struct comm_events. */
+void session_completed(void *owner, struct member *m, uint64_t serial, const struct completion *c);
+void session_progressed(void *owner, struct member *m, uint64_t serial, uint64_t elements_done);
 
 /* status.c */
 

@@ -55,7 +55,7 @@ static void test_every_request_comes_back_as_it_went(void **state)
         free(again);
         seen |= 1u << r.kind;
     }
-    assert_int_equal(seen, (1u << (REQUEST_BELL + 1)) - 1);
+    assert_int_equal(seen, (1u << (REQUEST_STAGED + 1)) - 1);
     free(bytes);
 }
 
@@ -80,7 +80,7 @@ static void test_every_reply_comes_back_as_it_went(void **state)
         free(again);
         seen |= 1u << r.kind;
     }
-    assert_int_equal(seen, (1u << (REPLY_BELL + 1)) - 1);
+    assert_int_equal(seen, (1u << (REPLY_PROGRESS + 1)) - 1);
     free(bytes);
 }
 
@@ -270,6 +270,23 @@ static void test_id_of_zero_is_refused_where_one_is_needed(void **state)
     assert_body_refused(ABORT, &empty, "abort: comm is 0");
     assert_body_refused(EXPECT, &empty, "expect: comm is 0");
     assert_body_refused(POST, &empty, "post: comm is 0");
+    assert_body_refused(START, &empty, "start: comm is 0");
+    assert_body_refused(PERSISTENT_CLOSE, &empty, "persistent_close: comm is 0");
+    assert_body_refused(STAGED, &empty, "staged: comm is 0");
+}
+
+static void test_window_that_is_no_power_of_two_is_refused(void **state)
+{
+    struct wire operand = { 0 }, body = { 0 };
+
+    (void)state;
+    put_number(&operand, 1, 1);
+    put_number(&operand, 3, 4096);
+    put_number(&body, 1, 5);
+    put_wire(&body, 10, &operand);
+    put_number(&operand, 3, 4097);
+    put_wire(&body, 11, &operand);
+    assert_body_refused(POST, &body, "no power of two");
 }
 
 static void assert_string_limit(uint32_t body_field, uint32_t field, size_t max, const char *what)
@@ -486,6 +503,7 @@ int main(void)
         cmocka_unit_test(test_message_over_the_size_limit_is_refused_unread),
         cmocka_unit_test(test_id_of_zero_is_refused_where_one_is_needed),
         cmocka_unit_test(test_strings_are_accepted_to_their_limit_and_no_further),
+        cmocka_unit_test(test_window_that_is_no_power_of_two_is_refused),
         cmocka_unit_test(test_more_axes_than_allowed_are_refused),
         cmocka_unit_test(test_more_counts_than_ranks_are_refused),
         cmocka_unit_test(test_error_with_ranks_that_do_not_add_up_is_refused),

@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "daemon/comm/comm.h"
+#include "daemon/comm/persistent.h"
 #include "tests/contract/flaky_device.h"
 
 #define RANKS   4u
@@ -29,14 +29,24 @@ struct call {
     enum collective_id kind;
     uint64_t budget;
     uint32_t root;
+    bool makes;      /* a persistent operation of it */
+    uint32_t starts; /* the one that this call has made; 0: none */
 };
 
 /* Long and short chunks, every shape of plan, one thing after the other and many at once. */
 static const struct call script[] = {
-    { COLLECTIVE_ALL_REDUCE, BUDGET_NONE, 0 },  { COLLECTIVE_ALL_REDUCE, 64 * RANKS, 0 },
-    { COLLECTIVE_BROADCAST, 128, 2 },           { COLLECTIVE_BARRIER, BUDGET_NONE, 0 },
-    { COLLECTIVE_ALL_GATHER, BUDGET_NONE, 0 },  { COLLECTIVE_REDUCE, BUDGET_NONE, 3 },
-    { COLLECTIVE_ALL_TO_ALL_V, 40 * RANKS, 0 }, { COLLECTIVE_REDUCE_SCATTER, 80 * RANKS, 0 },
+    { COLLECTIVE_ALL_REDUCE, BUDGET_NONE, 0 },
+    { COLLECTIVE_ALL_REDUCE, 64 * RANKS, 0 },
+    { COLLECTIVE_BROADCAST, 128, 2 },
+    { COLLECTIVE_ALL_REDUCE, 64 * RANKS, 0, true },
+    { COLLECTIVE_BARRIER, BUDGET_NONE, 0 },
+    { COLLECTIVE_ALL_REDUCE, 0, 0, .starts = 3 },
+    { COLLECTIVE_ALL_GATHER, BUDGET_NONE, 0 },
+    { COLLECTIVE_REDUCE, BUDGET_NONE, 3 },
+    { COLLECTIVE_ALL_REDUCE, 0, 0, .starts = 3 },
+    { COLLECTIVE_ALL_REDUCE, 0, 0, .starts = 3 },
+    { COLLECTIVE_ALL_TO_ALL_V, 40 * RANKS, 0 },
+    { COLLECTIVE_REDUCE_SCATTER, 80 * RANKS, 0 },
 };
 
 enum fault {
@@ -58,6 +68,7 @@ struct client {
     bool alive, joined, left, stalled, odd;
     uint32_t posted, answered;
     int codes[CALLS]; /* -1: not answered */
+    uint32_t persistent;
     struct error errors[CALLS];
     struct mapping *memory;
 };
@@ -185,6 +196,15 @@ static void joined(void *owner, struct member *m, const struct error *e)
     c->joined = true;
 }
 
+/* Whether it waits for a start: then the persistent operation's memory is not its own. */
+static bool has_start(const struct client *c)
+{
+    for (uint32_t call = 0; call < c->posted; call++)
+        if (script[call].starts && c->codes[call] == -1)
+            return true;
+    return false;
+}
+
 static void completed(void *owner, struct member *m, uint64_t serial, const struct completion *done)
 {
     struct client *c = owner;
@@ -195,12 +215,18 @@ static void completed(void *owner, struct member *m, uint64_t serial, const stru
     assert_int_equal(done->sequence, call + 1);
     c->answered++;
     c->codes[call] = done->error ? (int)done->error->code : 0;
+    assert_int_equal(done->persistent, script[call].makes && !done->error);
+    c->persistent |= done->persistent;
     if (done->error)
         c->errors[call] = *done->error;
+    else if (script[call].makes)
+        assert_true(all_bytes(buffer(c, call, true), UNTOUCHED));
     else
-        expect_result(c, rank, call);
+        expect_result(c, rank, script[call].starts ? script[call].starts : call);
     /* From here on the memory is the client's again: nobody may write to it. */
     memset(buffer(c, call, true), LET_GO, STRIDE);
+    if (script[call].starts && !has_start(c))
+        memset(buffer(c, script[call].starts, true), LET_GO, STRIDE);
 }
 
 static void left(void *owner, struct member *m)
@@ -302,10 +328,25 @@ static void world_open(struct world *w, uint64_t seed, enum fault fault, uint32_
     join_all(w);
 }
 
+/* What is odd about a start is another call in its place, or a number that stands for nothing. */
+static void start(struct world *w, struct client *c)
+{
+    struct post other = { .serial = c->posted + 1, .d.kind = COLLECTIVE_BARRIER };
+    uint32_t id = c->odd && w->fault == FAULT_REJECT ? 100 : c->persistent;
+    bool differs = c->odd && w->fault == FAULT_MISMATCH;
+
+    c->odd = false;
+    c->posted++;
+    assert_int_equal(differs ? member_post(c->member, &other, w->now)
+                             : member_start(c->member, id, c->posted, NULL, w->now),
+                     0);
+}
+
 static void post(struct world *w, uint32_t rank)
 {
     struct client *c = &w->clients[rank];
     const struct call *call = &script[c->posted];
+    const struct error reason = { .code = ERROR_INVALID_ARGUMENT, .text = "a reason" };
     uint64_t counts[RANKS], rows = 0;
     struct post p = {
         .serial = c->posted + 1,
@@ -317,8 +358,13 @@ static void post(struct world *w, uint32_t rank)
                .budget = call->budget },
         .in = { c->memory, buffer_offset(c->posted, false) },
         .out = { c->memory, buffer_offset(c->posted, true) },
+        .persistent = call->makes,
     };
 
+    if (call->starts) {
+        start(w, c);
+        return;
+    }
     if (call->kind == COLLECTIVE_REDUCE_SCATTER)
         p.d.shape.axes[0] = COUNT / RANKS * RANKS;
     if (call->kind == COLLECTIVE_ALL_TO_ALL_V) {
@@ -330,7 +376,7 @@ static void post(struct world *w, uint32_t rank)
         p.out_rows = STRIDE / sizeof(int32_t);
     }
     if (c->odd && w->fault == FAULT_REJECT)
-        error_set(&p.rejection, ERROR_INVALID_ARGUMENT, "a reason");
+        p.rejection = &reason;
     c->odd = false;
     c->posted++;
     assert_int_equal(member_post(c->member, &p, w->now), 0);
@@ -369,7 +415,10 @@ static void inject(struct world *w)
 
 static bool may_post(const struct client *c)
 {
-    return c->alive && !c->stalled && c->joined && c->posted < CALLS && c->posted - c->answered < 3;
+    const uint32_t next = MIN(c->posted, CALLS - 1), made = script[next].starts;
+
+    return c->alive && !c->stalled && c->joined && c->posted < CALLS &&
+           c->posted - c->answered < 3 && (made == 0 || c->codes[made] != -1);
 }
 
 /* One random thing that may happen next; false when nothing can. */
@@ -447,6 +496,18 @@ static bool play(struct world *w, uint32_t at)
     }
 }
 
+static bool was_not_made(const struct world *w, const struct client *c, uint32_t call)
+{
+    return script[call].starts && c->codes[script[call].starts] != 0 && !is_fatal(w->fault);
+}
+
+static int expected_code(const struct world *w, const struct client *c, uint32_t call)
+{
+    if (was_not_made(w, c, call) || (script[call].starts && w->fault == FAULT_REJECT))
+        return ERROR_NOT_FOUND;
+    return fault_code(w->fault);
+}
+
 /* Every rank that lives heard the same of every call, and of the failure by name. */
 static void expect_answers(const struct world *w)
 {
@@ -467,8 +528,10 @@ static void expect_answers(const struct world *w)
             if (c->codes[call] == 0)
                 continue;
             failed++;
-            assert_int_equal(e->code, fault_code(w->fault));
-            if (is_fatal(w->fault) || w->fault == FAULT_REJECT || w->fault == FAULT_MISMATCH) {
+            assert_int_equal(e->code, expected_code(w, c, call));
+            if (was_not_made(w, c, call))
+                assert_int_equal(e->nranks, RANKS);
+            else if (is_fatal(w->fault) || w->fault == FAULT_REJECT || w->fault == FAULT_MISMATCH) {
                 assert_int_equal(e->nranks, 1);
                 assert_int_equal(e->ranks[0], w->victim);
             }
@@ -495,6 +558,8 @@ static void world_close(struct world *w)
     for (uint32_t r = 0; r < RANKS; r++) {
         struct client *c = &w->clients[r];
 
+        if (c->member && c->persistent && r % 2) /* the others' go with them */
+            assert_int_equal(member_persistent_free(c->member, c->persistent), 0);
         if (c->member)
             member_leave(c->member, w->now);
         assert_true(c->left || !c->alive);

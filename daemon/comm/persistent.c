@@ -1,0 +1,196 @@
+#include "daemon/comm/persistent.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/comm/op.h"
+#include "daemon/comm/persistent_private.h"
+
+/* ---- those of a communicator */
+
+/* Where `id` is, or would be. */
+static uint32_t find(const struct persistents *l, uint32_t id)
+{
+    uint32_t low = 0, high = l->n;
+
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+
+        if (l->items[middle]->id < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+struct persistent *persistent_find(const struct comm *c, uint32_t id)
+{
+    const struct persistents *l = &c->persistents;
+    uint32_t i = find(l, id);
+
+    return i < l->n && l->items[i]->id == id ? l->items[i] : NULL;
+}
+
+static int add(struct persistents *l, struct persistent *p)
+{
+    if (l->n == l->room) {
+        uint32_t room = MAX(2 * l->room, 8);
+        struct persistent **items = reallocarray(l->items, room, sizeof(struct persistent *));
+
+        if (!items)
+            return -ENOMEM;
+        l->items = items;
+        l->room = room;
+    }
+    p->id = ++l->last_id;
+    l->items[l->n++] = p;
+    return 0;
+}
+
+static void take_out(struct persistents *l, const struct persistent *p)
+{
+    uint32_t i = find(l, p->id);
+
+    memmove(l->items + i, l->items + i + 1, (l->n - i - 1) * sizeof(struct persistent *));
+    l->n--;
+}
+
+void persistents_fini(struct persistents *l)
+{
+    assert(l->n == 0);
+    free(l->items);
+}
+
+/* ---- one */
+
+static void persistent_free(struct persistent *p)
+{
+    for (uint32_t r = 0; r < p->comm->nranks; r++) {
+        mapping_unref(p->parts[r].in.mapping);
+        mapping_unref(p->parts[r].out.mapping);
+    }
+    recipe_unref(p->recipe);
+    run_memory_fini(&p->memory);
+    free(p);
+}
+
+struct persistent *persistent_ref(struct persistent *p)
+{
+    p->refs++;
+    return p;
+}
+
+struct persistent *persistent_unref(struct persistent *p)
+{
+    if (p && --p->refs == 0) {
+        take_out(&p->comm->persistents, p);
+        persistent_free(p);
+    }
+    return NULL;
+}
+
+static void take_operands(struct persistent *p, const struct op *op)
+{
+    for (uint32_t r = 0; r < op->nparts; r++) {
+        struct persistent_part *part = &p->parts[r];
+        const struct arrival *a = op->arrivals[r];
+
+        *part = (struct persistent_part){
+            .in = { mapping_ref(a->in.mapping), a->in.offset },
+            .out = { mapping_ref(a->out.mapping), a->out.offset },
+            .held = true,
+        };
+        operands_bind(&part->in, &part->out, &p->memory, r);
+    }
+    p->refs += op->nparts;
+}
+
+int persistent_new(const struct op *op, struct persistent **ret, struct error *e)
+{
+    struct comm *c = op->comm;
+    struct persistent *p;
+
+    if (c->persistents.n >= PERSISTENT_MAX)
+        return error_set(e, ERROR_QUOTA,
+                         "the communicator has %u persistent operations, and no more may be; free "
+                         "some",
+                         PERSISTENT_MAX);
+    p = calloc(1, sizeof(*p) + c->nranks * sizeof(p->parts[0]));
+    if (!p || run_memory_init(&p->memory, c->nranks) < 0 || add(&c->persistents, p) < 0) {
+        if (p)
+            run_memory_fini(&p->memory);
+        free(p);
+        return error_set(e, ERROR_NO_MEMORY, "no memory for a persistent operation");
+    }
+    p->comm = c;
+    p->refs = 1;
+    p->recipe = recipe_ref(op->arrivals[0]->recipe);
+    take_operands(p, op);
+    *ret = p;
+    return 0;
+}
+
+/* ---- members */
+
+static void release(struct persistent *p, uint32_t rank)
+{
+    p->parts[rank].held = false;
+    persistent_unref(p);
+}
+
+void persistents_forget(struct member *m)
+{
+    const struct persistents *l = &m->comm->persistents;
+
+    for (uint32_t i = l->n; i-- > 0;)
+        if (l->items[i]->parts[m->rank].held)
+            release(l->items[i], m->rank);
+}
+
+int member_persistent_free(struct member *m, uint32_t id)
+{
+    struct persistent *p = persistent_find(m->comm, id);
+
+    if (!p || !p->parts[m->rank].held)
+        return -ENOENT;
+    release(p, m->rank);
+    return 0;
+}
+
+/* What the member's own part has against being started. Return: 0 or -ENOMEM. */
+static int check_start(struct arrival *a, const struct persistent *p, uint32_t id)
+{
+    const struct persistent_part *part = p ? &p->parts[a->rank] : NULL;
+    struct error e = { 0 };
+    char name[40];
+
+    snprintf(name, sizeof(name), "persistent operation %u", id);
+    if (!part || !part->held)
+        error_set(&e, ERROR_NOT_FOUND, "%s is not open", name);
+    else if (operand_check_fault(&part->in, name, "input", &e) == 0)
+        operand_check_fault(&part->out, name, "output", &e);
+    return arrival_reject(a, &e);
+}
+
+int member_start(struct member *m, uint32_t id, uint64_t serial, struct progress_cell *cell,
+                 uint64_t now)
+{
+    const struct persistent *p = persistent_find(m->comm, id);
+    const struct persistent_part *part = p ? &p->parts[m->rank] : NULL;
+    bool good =
+        part && part->held && !operand_is_faulty(&part->in) && !operand_is_faulty(&part->out);
+    struct arrival *a;
+    int r;
+
+    r = arrival_new_start(m, id, p ? p->recipe->d.kind : COLLECTIVE_NONE, serial, cell, now, &a);
+    if (r == 0 && !good) {
+        r = check_start(a, p, id);
+        if (r < 0)
+            arrival_free(a);
+    }
+    return r < 0 ? r : member_arrive(m, a, now);
+}

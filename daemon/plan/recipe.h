@@ -1,0 +1,58 @@
+/*
+ * Recipes: all that follows from a descriptor alone, worked out once for every operation that has
+ * it: what its tensors measure, and by which algorithm, in which chunks and steps it moves. Not for
+ * the exchanges, whose chunks and steps follow from counts that every operation has its own of.
+ */
+#ifndef DAEMON_PLAN_RECIPE_H
+#define DAEMON_PLAN_RECIPE_H
+
+#include "daemon/plan/chunk.h"
+#include "daemon/plan/plan.h"
+#include "shared/list.h"
+
+/* Immutable once decided, but for its references. */
+struct recipe {
+    struct list link; // recipes::list, while it is there
+    unsigned refs;    /* the list's is one */
+
+    struct descriptor d;          /* checked */
+    uint64_t piece;               /* elements of a chunk, as asked for; 0: as tuned */
+    uint64_t in_bytes, out_bytes; /* of a rank that has such a tensor */
+    uint32_t width;               /* bytes an element; 1 where there are no tensors */
+
+    /* from recipe_decide() on */
+    bool decided;
+    const struct algorithm *algorithm; /* NULL where nothing moves */
+    struct chunking chunking;
+    struct plan full, tail; /* of a chunk of full length, and of the last one */
+};
+
+struct recipe *recipe_ref(struct recipe *r);
+/* Returns NULL; NULL is allowed. */
+struct recipe *recipe_unref(struct recipe *r);
+
+/*
+ * Chooses the algorithm (`forced` as in algorithm_choose), cuts the chunks (`tuned_bytes` as in
+ * chunk_plan, where no piece was asked for) and plans them; nothing to do where that has been done.
+ * Return: 0, or -code worded in `e` with the recipe undecided.
+ */
+int recipe_decide(struct recipe *r, const char *forced, uint64_t tuned_bytes, struct error *e);
+
+/* The latest recipes, each for one `forced` and `tuned_bytes`; the least recently used go first. */
+struct recipes {
+    struct list list; /* struct recipe, latest first */
+    uint32_t n;
+};
+
+#define RECIPES_MAX       64u
+#define RECIPES_STEPS_MAX 16384u
+
+void recipes_init(struct recipes *l);
+void recipes_fini(struct recipes *l);
+
+/* The recipe of a descriptor with SHAPE_EXCHANGE aside, not checked yet, with a reference for the
+ * caller; `piece`: see struct recipe. Return: 0, -ERROR_NO_MEMORY, or as descriptor_check(). */
+int recipes_find(struct recipes *l, const struct descriptor *d, uint64_t piece, struct recipe **ret,
+                 struct error *e);
+
+#endif

@@ -1,0 +1,327 @@
+/*
+ * Posts of a session: from a request to a member's part in an operation, and its answer. A post is
+ * known by its slot, which the client chose among those it has.
+ */
+#include "daemon/server/session_private.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/comm/persistent.h"
+
+#define SLOTS_MIN 64u
+
+static uint64_t *copy_counts(const uint64_t *counts, uint32_t n)
+{
+    uint64_t *copy = malloc(MAX(n, 1u) * sizeof(*copy));
+
+    if (copy && n)
+        memcpy(copy, counts, n * sizeof(*copy));
+    return copy;
+}
+
+void session_expect(struct session *s, const struct request *r, struct packet *p)
+{
+    struct error e = { 0 };
+    struct membership *ms = map_get(&s->memberships, r->expect.comm);
+    uint64_t *counts;
+
+    (void)p;
+    if (!ms)
+        return; /* it has no answer; the post it belongs to has */
+    counts = copy_counts(r->expect.counts, r->expect.ncounts);
+    if (!counts) {
+        error_set(&e, ERROR_NO_MEMORY, "out of memory");
+        session_dismiss(s, &e);
+        return;
+    }
+    free(ms->expected);
+    ms->expected = counts;
+    ms->nexpected = r->expect.ncounts;
+}
+
+static bool takes_sequence(const struct descriptor *d)
+{
+    const struct collective *c = collective_get(d->kind);
+
+    return !c || !(c->flags & COLLECTIVE_PAIR);
+}
+
+/* ---- slots ---- */
+
+/* Room for a slot that the client may use. */
+static int slots_reserve(struct session *s, uint32_t slot)
+{
+    uint32_t room = MAX(s->slots_room, SLOTS_MIN);
+    struct slot *slots;
+
+    if (slot < s->slots_room)
+        return 0;
+    while (room <= slot)
+        room *= 2;
+    slots = realloc(s->slots, room * sizeof(*slots));
+    if (!slots)
+        return -ERROR_NO_MEMORY;
+    memset(slots + s->slots_room, 0, (room - s->slots_room) * sizeof(*slots));
+    s->slots = slots;
+    s->slots_room = room;
+    return 0;
+}
+
+static struct slot *slot_find(const struct session *s, uint32_t slot)
+{
+    return slot < s->slots_room && s->slots[slot].used ? &s->slots[slot] : NULL;
+}
+
+/* `child`: see struct slot. Return: 0, or -code, and the session is dismissed. */
+static int slot_take(struct session *s, uint32_t slot, uint64_t serial, struct membership *child)
+{
+    struct error e = { 0 };
+
+    if (slots_reserve(s, slot) < 0) {
+        error_set(&e, ERROR_NO_MEMORY, "out of memory");
+        session_dismiss(s, &e); /* the others are told by its loss */
+        return -ERROR_NO_MEMORY;
+    }
+    s->slots[slot] = (struct slot){ .used = true, .serial = serial, .child = child };
+    s->in_flight++;
+    return 0;
+}
+
+/* ---- post ---- */
+
+/* Where a post of this serial goes; NULL: nowhere, and it has been answered. */
+static struct membership *post_find_membership(struct session *s, uint64_t serial, uint32_t comm,
+                                               uint64_t sequence)
+{
+    struct reply closed = { .kind = REPLY_COMPLETION, .serial = serial };
+    struct error *e = &closed.completion.error;
+    struct membership *ms = membership_find(s, comm, e);
+
+    if (ms && ms->state == MEMBERSHIP_BROKEN)
+        error_set(e, ERROR_CLOSED, "communicator %u was never complete; it can only be left", comm);
+    if (!e->code)
+        return ms;
+    closed.completion.sequence = sequence;
+    session_reply(s, &closed, -1);
+    return NULL;
+}
+
+/* What no client of ours would ever send: it could not be told what became of such a post. */
+static int post_check_protocol(struct session *s, const struct membership *ms, const char *what,
+                               uint32_t slot, bool sequenced, uint64_t sequence)
+{
+    if (slot >= s->nslots)
+        return session_refuse(s, "%s: slot %u of %u", what, slot, s->nslots);
+    if (slot_find(s, slot))
+        return session_refuse(s, "%s: slot %u is in use", what, slot);
+    if (ms->state == MEMBERSHIP_JOINING)
+        return session_refuse(s, "%s: communicator %u has not been joined yet", what, ms->number);
+    if (sequenced && sequence != member_sequence(ms->member))
+        return session_refuse(
+            s, "%s: operation %" PRIu64 " of communicator %u, but its next is %" PRIu64, what,
+            sequence, ms->number, member_sequence(ms->member));
+    return 0;
+}
+
+/* An unknown region is a rejection in the post's place, so that its peers are told as well. */
+static void post_resolve(const struct session *s, const struct wire_operand *wire, const char *what,
+                         struct operand *ret, struct error *rejection)
+{
+    *ret = (struct operand){ .offset = wire->offset, .window = wire->window };
+    if (!wire->region)
+        return;
+    ret->mapping = session_find_region(s, wire->region);
+    if (!ret->mapping)
+        error_set(rejection, ERROR_NOT_FOUND, "%s: region %u is not open", what, wire->region);
+}
+
+static void post_fill(const struct session *s, const struct request_post *p,
+                      const struct membership *ms, struct post *ret, struct error *rejection)
+{
+    rejection->code = ERROR_NONE; /* the rest of it is large, and means nothing */
+    rejection->nranks = 0;
+    *ret = (struct post){
+        .serial = p->slot, /* ours, unlike the client's, names one post in flight */
+        .d = p->d,
+        .out_rows = p->out_rows,
+        .counts = p->counts,
+        .ncounts = p->ncounts,
+        .peer = p->peer,
+        .tag = p->tag,
+        .color = p->color,
+        .key = p->key,
+        .child_number = p->child,
+        .persistent = p->persistent,
+        .cell = &s->cells[p->slot],
+    };
+    if (p->d.kind == COLLECTIVE_ALL_TO_ALL_V) {
+        ret->expected = ms->expected;
+        ret->nexpected = ms->nexpected;
+    }
+    post_resolve(s, &p->in, "input", &ret->in, rejection);
+    post_resolve(s, &p->out, "output", &ret->out, rejection);
+    if (p->d.kind == COLLECTIVE_SPLIT && p->color >= 0 && !p->child)
+        error_set(rejection, ERROR_INVALID_ARGUMENT, "split: no number for the communicator");
+    if (s->in_flight > s->nslots)
+        error_set(rejection, ERROR_QUOTA,
+                  "more than %u posts and joins are unanswered (max_in_flight in the daemon's "
+                  "configuration)",
+                  s->nslots);
+    if (p->rejection.code)
+        ret->rejection = &p->rejection;
+    else if (rejection->code)
+        ret->rejection = rejection;
+}
+
+/* Sets a split's child aside under its number. Return: 0, or -code, and the session is over. */
+static int post_reserve_child(struct session *s, const struct request_post *p,
+                              struct membership **ret)
+{
+    struct error e = { 0 };
+
+    *ret = NULL;
+    if (p->d.kind != COLLECTIVE_SPLIT || !p->child)
+        return 0;
+    if (map_get(&s->memberships, p->child))
+        return session_refuse(s, "post: communicator number %u is in use", p->child);
+    *ret = membership_new(s, p->child, MEMBERSHIP_RESERVED);
+    if (*ret)
+        return 0;
+    error_set(&e, ERROR_NO_MEMORY, "out of memory");
+    session_dismiss(s, &e);
+    return -ERROR_NO_MEMORY;
+}
+
+static void post_taken(struct session *s, int r)
+{
+    struct error e = { 0 };
+
+    if (r == 0)
+        return;
+    error_set(&e, ERROR_NO_MEMORY, "out of memory");
+    session_dismiss(s, &e);
+}
+
+void session_post(struct session *s, const struct request *r, struct packet *packet)
+{
+    const struct request_post *p = &r->post;
+    struct membership *ms = post_find_membership(s, r->serial, p->comm, p->sequence), *child;
+    struct error rejection;
+    struct post post;
+
+    (void)packet;
+    if (!ms ||
+        post_check_protocol(s, ms, "post", p->slot, takes_sequence(&p->d), p->sequence) < 0 ||
+        post_reserve_child(s, p, &child) < 0 || slot_take(s, p->slot, r->serial, child) < 0)
+        return;
+    post_fill(s, p, ms, &post, &rejection);
+    post_taken(s, member_post(ms->member, &post, service_now()));
+    if (p->d.kind == COLLECTIVE_ALL_TO_ALL_V) {
+        free(steal(&ms->expected));
+        ms->nexpected = 0;
+    }
+}
+
+/* ---- persistent operations ---- */
+
+void session_start(struct session *s, const struct request *r, struct packet *p)
+{
+    struct membership *ms = post_find_membership(s, r->serial, r->start.comm, r->start.sequence);
+
+    (void)p;
+    if (!ms || post_check_protocol(s, ms, "start", r->start.slot, true, r->start.sequence) < 0 ||
+        slot_take(s, r->start.slot, r->serial, NULL) < 0)
+        return;
+    post_taken(s, member_start(ms->member, r->start.persistent, r->start.slot,
+                               &s->cells[r->start.slot], service_now()));
+}
+
+void session_persistent_close(struct session *s, const struct request *r, struct packet *p)
+{
+    struct error e = { 0 };
+    struct membership *ms = membership_find(s, r->persistent_close.comm, &e);
+
+    (void)p;
+    if (ms && member_persistent_free(ms->member, r->persistent_close.persistent) < 0)
+        error_set(&e, ERROR_NOT_FOUND, "persistent operation %u of communicator %u is not open",
+                  r->persistent_close.persistent, r->persistent_close.comm);
+    session_sweep_regions(s);
+    session_reply_done(s, r->serial, &e);
+}
+
+/* ---- windows ---- */
+
+/* Of a post that has been answered meanwhile: nothing to do. */
+void session_staged(struct session *s, const struct request *r, struct packet *p)
+{
+    struct error ignored = { 0 };
+    struct membership *ms = membership_find(s, r->staged.comm, &ignored);
+
+    (void)p;
+    if (ms && slot_find(s, r->staged.slot))
+        member_staged(ms->member, r->staged.slot, r->staged.in_ready, r->staged.out_taken,
+                      service_now());
+}
+
+/* ---- answers ---- */
+
+void session_progressed(void *owner, struct member *m, uint64_t serial, uint64_t elements_done)
+{
+    struct session *s = owner;
+    struct reply reply = { .kind = REPLY_PROGRESS, .serial = s->slots[serial].serial };
+
+    (void)m;
+    reply.progress.elements_done = elements_done;
+    session_reply(s, &reply, -1);
+}
+
+/* The membership that a split's post set aside comes to life, or does not. */
+static void child_arrive(struct session *s, struct slot *slot, const struct completion *c)
+{
+    struct membership *child = steal(&slot->child);
+
+    if (!child)
+        return;
+    if (!c->child) {
+        membership_free(s, child);
+        return;
+    }
+    child->state = MEMBERSHIP_READY;
+    membership_set_member(s, child, c->child);
+}
+
+void session_completed(void *owner, struct member *m, uint64_t serial, const struct completion *c)
+{
+    struct session *s = owner;
+    struct slot *slot = &s->slots[serial];
+    struct reply reply = { .kind = REPLY_COMPLETION, .serial = slot->serial };
+    struct reply_completion *rc = &reply.completion;
+
+    (void)m;
+    assert(slot->used);
+    slot->used = false;
+    s->in_flight--;
+    child_arrive(s, slot, c);
+
+    if (c->error)
+        rc->error = *c->error;
+    rc->sequence = c->sequence;
+    rc->wait_us = c->wait_us;
+    rc->run_us = c->run_us;
+    rc->chunks = c->chunks;
+    rc->chunk_elements = c->chunk_elements;
+    rc->peak_bytes = c->peak_bytes;
+    rc->algorithm = c->algorithm;
+    rc->counts = c->counts;
+    rc->ncounts = c->ncounts;
+    if (c->child) {
+        rc->child_rank = member_rank(c->child);
+        rc->child_nranks = member_nranks(c->child);
+        rc->child_id = member_id(c->child);
+    }
+    rc->persistent = c->persistent;
+    session_reply(s, &reply, -1);
+}
