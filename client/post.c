@@ -137,6 +137,10 @@ static int check_memory(const struct posting *p, struct operand *o, struct error
     if (o->plain && !o->t->data)
         return error_set(e, ERROR_INVALID_ARGUMENT, "%s: %s has neither region nor data",
                          p->row->name, o->name);
+    if (o->plain && p->call->ret_persistent)
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "%s: %s of a persistent operation must be in a region", p->row->name,
+                         o->name);
     o->address =
         o->t->region ? (uintptr_t)o->t->region->data + o->t->offset : (uintptr_t)o->t->data;
     return 0;
@@ -285,6 +289,7 @@ static void prepare(struct posting *p)
     p->post.color = call->color;
     p->post.key = call->key;
     p->post.child = call->child ? call->child->number : 0;
+    p->post.persistent = call->ret_persistent;
     p->post.counts = call->send_counts;
     p->post.ncounts = call->send_counts ? p->member->nranks : 0;
     if (p->row->shape != SHAPE_NONE && check_tensors(p, &p->post.rejection) < 0)
@@ -297,7 +302,7 @@ static struct wire_operand wire_of(const struct operand *o)
 {
     if (!o->t || !o->t->region)
         return (struct wire_operand){ 0 };
-    return (struct wire_operand){ o->t->region->number, o->t->offset };
+    return (struct wire_operand){ o->t->region->number, o->t->offset, 0 };
 }
 
 static struct ruccl_region *hold(const struct operand *o)
@@ -314,8 +319,8 @@ static int stage_in_place(struct posting *p, struct ruccl_work *w, struct error 
     r = stage_get(p->conn, MAX(p->in.bytes, p->out.bytes), &w->stage_out, e);
     if (r < 0)
         return r;
-    p->post.in = (struct wire_operand){ w->stage_out->number, p->in.address - base };
-    p->post.out = (struct wire_operand){ w->stage_out->number, p->out.address - base };
+    p->post.in = (struct wire_operand){ w->stage_out->number, p->in.address - base, 0 };
+    p->post.out = (struct wire_operand){ w->stage_out->number, p->out.address - base, 0 };
     return 0;
 }
 
@@ -338,6 +343,35 @@ static int stage_apart(struct posting *p, struct ruccl_work *w, struct error *e)
     return 0;
 }
 
+/* Whether its plain tensors may go through a window: each chunk of theirs is the same interval. */
+static bool fits_window(const struct posting *p)
+{
+    return p->call->waits && p->row->shape == SHAPE_SAME && !(p->row->flags & COLLECTIVE_PAIR) &&
+           p->post.d.budget == BUDGET_NONE &&
+           MAX(p->in.plain ? p->in.bytes : 0, p->out.plain ? p->out.bytes : 0) > WINDOW_BYTES;
+}
+
+static int stage_window(struct posting *p, struct ruccl_work *w, struct error *e)
+{
+    const uint32_t width = dtype_get(p->post.d.dtype)->width;
+    int r = stage_get(p->conn, WINDOW_BYTES, &w->stage_out, e);
+
+    if (r < 0)
+        return r;
+    w->window = (struct window){ .length = WINDOW_BYTES,
+                                 .bytes = MAX(p->in.bytes, p->out.bytes),
+                                 .from = p->in.plain ? (const void *)p->in.address : NULL,
+                                 .to = p->out.plain ? (void *)p->out.address : NULL,
+                                 .stage = w->stage_out->data,
+                                 .comm = p->post.comm,
+                                 .width = width };
+    if (p->in.plain)
+        p->post.in = (struct wire_operand){ w->stage_out->number, 0, WINDOW_BYTES / width };
+    if (p->out.plain)
+        p->post.out = (struct wire_operand){ w->stage_out->number, 0, WINDOW_BYTES / width };
+    return 0;
+}
+
 static void copy_in(struct posting *p, const struct ruccl_work *w)
 {
     const struct ruccl_region *stage = w->stage_in ? w->stage_in : w->stage_out;
@@ -356,7 +390,7 @@ static uint64_t row_bytes(const struct posting *p)
     return elements * dtype_get(p->post.d.dtype)->width;
 }
 
-/* Finds the operands' regions; plain memory gets stages, and its input is copied there. */
+/* Finds the operands' regions; plain memory gets stages, and its input is copied there, or will be. */
 static int stage(struct posting *p, struct ruccl_work *w, struct error *e)
 {
     int r;
@@ -365,6 +399,8 @@ static int stage(struct posting *p, struct ruccl_work *w, struct error *e)
     p->post.out = wire_of(&p->out);
     w->held_in = hold(&p->in);
     w->held_out = hold(&p->out);
+    if (fits_window(p))
+        return stage_window(p, w, e);
     if (p->in.plain && p->out.plain && is_in_place(p))
         r = stage_in_place(p, w, e);
     else
@@ -439,6 +475,7 @@ static int post(struct posting *p, struct ruccl_work **ret, struct error *e)
         return r;
     if (p->call->child)
         w->forming = member_ref(p->call->child);
+    w->ret_persistent = p->call->ret_persistent;
     prepare(p);
     if (!p->post.rejection.code && stage(p, w, &p->post.rejection) < 0)
         reject(p);
@@ -475,13 +512,29 @@ int post_call(struct ruccl_comm comm, const struct call *call, struct ruccl_work
     return r < 0 ? report_error(&e) : 0;
 }
 
+/* Without a caller to be told of it: the work is the call's own. */
+static void run_window(struct ruccl_work *w)
+{
+    struct ruccl_conn *c = w->conn;
+
+    if (conn_enter(c) < 0)
+        return;
+    if (w->window.length)
+        window_run(w);
+    conn_exit(c);
+}
+
 int post_and_wait(struct ruccl_comm comm, const struct call *call, uint64_t *ret_counts)
 {
+    struct call waits = *call;
     struct ruccl_work *work;
-    int r = post_call(comm, call, &work);
+    int r;
 
+    waits.waits = true;
+    r = post_call(comm, &waits, &work);
     if (r < 0)
         return r;
+    run_window(work);
     r = ruccl_work_wait(work, -1);
     if (r == 0 && ret_counts)
         r = ruccl_work_receive_counts(work, ret_counts);

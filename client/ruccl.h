@@ -373,6 +373,50 @@ int ruccl_recv(struct ruccl_comm comm, const struct ruccl_tensor *out, uint32_t 
 int ruccl_recv_async(struct ruccl_comm comm, const struct ruccl_tensor *out, uint32_t from,
                      uint32_t tag, struct ruccl_work **ret);
 
+/* ---------------------------------------------------------------- persistent operations */
+
+/*
+ * A collective that is said once and started as often as one likes: what is checked, agreed on and
+ * planned is checked, agreed on and planned when it is made. For loops that repeat a call on the
+ * same tensors.
+ */
+struct ruccl_persistent;
+
+/*
+ * Collective: every rank makes the same one, and all or none get it; arguments and errors are those
+ * of the call itself, and nothing is moved. Tensors must be in regions, which the daemon keeps mapped
+ * until the operation has been released, even if they are freed before. QUOTA: more than 1024 of one
+ * communicator. To be released before the communicator is left, or after.
+ */
+int ruccl_all_reduce_init(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                          const struct ruccl_tensor *out, enum ruccl_op op,
+                          struct ruccl_persistent **ret);
+int ruccl_all_gather_init(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                          const struct ruccl_tensor *out, struct ruccl_persistent **ret);
+int ruccl_reduce_scatter_init(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                              const struct ruccl_tensor *out, enum ruccl_op op,
+                              struct ruccl_persistent **ret);
+int ruccl_broadcast_init(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                         const struct ruccl_tensor *out, uint32_t root,
+                         struct ruccl_persistent **ret);
+int ruccl_reduce_init(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                      const struct ruccl_tensor *out, enum ruccl_op op, uint32_t root,
+                      struct ruccl_persistent **ret);
+int ruccl_gather_init(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                      const struct ruccl_tensor *out, uint32_t root, struct ruccl_persistent **ret);
+int ruccl_scatter_init(struct ruccl_comm comm, const struct ruccl_tensor *in,
+                       const struct ruccl_tensor *out, uint32_t root,
+                       struct ruccl_persistent **ret);
+
+/*
+ * Collective: a call like any other, with a sequence number of its own, in order with the others;
+ * MISMATCH where ranks start different ones, or call something else. Wait for the work as for any.
+ */
+int ruccl_start(struct ruccl_persistent *persistent, struct ruccl_work **ret);
+
+/* Lets go; starts that are unfinished go on. Not collective. NULL is allowed. */
+void ruccl_persistent_release(struct ruccl_persistent *persistent);
+
 #ifdef __cplusplus
 }
 #endif

@@ -74,6 +74,11 @@ static void take_completion(struct ruccl_work *w, const struct reply_completion 
                   done->ncounts, w->ncounts);
     else if (w->ncounts)
         memcpy(w->counts, done->counts, w->ncounts * sizeof(w->counts[0]));
+    if (w->ret_persistent) {
+        *w->ret_persistent = done->persistent;
+        if (!done->persistent)
+            error_set(&w->error, ERROR_PROTOCOL, "the daemon made no persistent operation");
+    }
     if (w->forming && !member_form(w->forming, done))
         error_set(&w->error, ERROR_PROTOCOL, "the daemon split off a communicator of no ranks");
 }
@@ -118,7 +123,7 @@ static void work_answered(struct pending *p, const struct reply *reply)
     conn_give_slot(w->conn, w->slot);
     w->slot = NO_SLOT;
 
-    w->state = w->output.to && !w->error.code ? WORK_STAGED : WORK_DONE;
+    w->state = w->window.length || (w->output.to && !w->error.code) ? WORK_STAGED : WORK_DONE;
     if (w->forming && w->error.code)
         member_fail(w->forming);
     if (w->error.code == ERROR_MEMORY_FAULT)
@@ -127,6 +132,14 @@ static void work_answered(struct pending *p, const struct reply *reply)
     if (w->state == WORK_DONE)
         region_let_go(steal(&w->stage_out));
     work_unref(w);
+}
+
+static void work_progressed(struct pending *p, uint64_t elements_done)
+{
+    struct window *win = &container_of(p, struct ruccl_work, pending)->window;
+
+    if (win->length)
+        win->done = MIN(elements_done, win->bytes / win->width) * win->width;
 }
 
 int work_new(struct ruccl_conn *c, uint32_t ncounts, struct ruccl_work **ret, struct error *e)
@@ -145,6 +158,7 @@ int work_new(struct ruccl_conn *c, uint32_t ncounts, struct ruccl_work **ret, st
     w->ncounts = ncounts;
     w->slot = NO_SLOT;
     w->pending.answered = work_answered;
+    w->pending.progressed = work_progressed;
     list_init(&w->pending.link);
     r = conn_take_slot(c, &w->slot, e);
     if (r < 0) {
@@ -182,6 +196,13 @@ static uint64_t output_bytes(const struct ruccl_work *w)
     return MIN(bytes, w->output.bytes);
 }
 
+void work_taken(struct ruccl_work *w)
+{
+    w->state = WORK_DONE;
+    region_let_go(steal(&w->stage_out));
+    conn_wake(w->conn);
+}
+
 /* Without the lock: others wait for their own works meanwhile. */
 static void copy_out(struct ruccl_work *w)
 {
@@ -191,9 +212,7 @@ static void copy_out(struct ruccl_work *w)
     pthread_mutex_unlock(&c->lock);
     memcpy(w->output.to, w->output.from, output_bytes(w));
     pthread_mutex_lock(&c->lock);
-    w->state = WORK_DONE;
-    region_let_go(steal(&w->stage_out));
-    conn_wake(c);
+    work_taken(w);
 }
 
 int work_finish(struct ruccl_work *w, int64_t deadline, struct error *e)

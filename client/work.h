@@ -6,13 +6,14 @@
 #define CLIENT_WORK_H
 
 #include "client/conn.h"
+#include "client/window.h"
 
 struct ruccl_member;
 struct ruccl_region;
 
 enum work_state {
     WORK_UNFINISHED,
-    WORK_STAGED,  /* succeeded; its output is still in the stage */
+    WORK_STAGED,  /* its output is still in the stage, or its window in use */
     WORK_COPYING, /* a thread copies it out */
     WORK_DONE,
 };
@@ -42,6 +43,8 @@ struct ruccl_work {
     struct ruccl_region *stage_in, *stage_out;
     struct ruccl_region *held_in, *held_out; /* the caller's, which may free them meanwhile */
     struct work_output output;
+    struct window window;
+    uint32_t *ret_persistent;     /* the number that it gives a persistent operation; may be NULL */
     struct ruccl_member *forming; /* what a join or split makes; referenced */
 };
 
@@ -53,6 +56,9 @@ void work_expect(struct ruccl_work *w, struct request *q);
 
 /* Lets go, at any time. */
 void work_unref(struct ruccl_work *w);
+
+/* From STAGED to DONE: nothing uses the stage any more. */
+void work_taken(struct ruccl_work *w);
 
 /* Waits, copies output out, and returns the outcome as ruccl_work_wait() does, worded in `e`. */
 int work_finish(struct ruccl_work *w, int64_t deadline, struct error *e);

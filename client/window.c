@@ -1,0 +1,136 @@
+#include "client/window.h"
+
+#include <string.h>
+
+#include "client/work.h"
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+
+/*
+ * Past the cache: of memory that is not looked at before all of it has been written, a cache would
+ * first read every line. Both 16 bytes aligned, as is the length.
+ */
+static void copy_streaming(void *to, const void *from, size_t bytes)
+{
+    const __m128i *source = from;
+    __m128i *target = to;
+
+    for (size_t i = 0; i < bytes / sizeof(*target); i++)
+        _mm_stream_si128(&target[i], _mm_load_si128(&source[i]));
+    _mm_sfence();
+}
+
+static bool can_stream(const void *to, const void *from, size_t bytes)
+{
+    return (((uintptr_t)to | (uintptr_t)from | bytes) & 15) == 0;
+}
+#else
+static void copy_streaming(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+
+static bool can_stream(const void *to, const void *from, size_t bytes)
+{
+    (void)to;
+    (void)from;
+    (void)bytes;
+    return false;
+}
+#endif
+
+/* Tensors below this fit into a cache, where whoever called will look for the output. */
+#define STREAM_BYTES (8u << 20)
+
+static void copy_out(const struct window *win, void *to, const void *from, size_t bytes)
+{
+    if (win->bytes >= STREAM_BYTES && can_stream(to, from, bytes))
+        copy_streaming(to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
+/* What is next from `at`, up to `limit`: within one piece, and so without wrapping around. */
+static uint64_t next_bytes(const struct window *win, uint64_t at, uint64_t limit)
+{
+    const uint64_t piece = win->length / WINDOW_PIECES;
+
+    return at < limit ? MIN(piece - at % piece, limit - at) : 0;
+}
+
+static bool take_out(struct ruccl_work *w)
+{
+    struct window *win = &w->window;
+    const uint64_t bytes = win->to ? next_bytes(win, win->taken, win->done) : 0;
+
+    if (bytes == 0)
+        return false;
+    pthread_mutex_unlock(&w->conn->lock);
+    copy_out(win, win->to + win->taken, win->stage + win->taken % win->length, bytes);
+    pthread_mutex_lock(&w->conn->lock);
+    win->taken += bytes;
+    return true;
+}
+
+static bool put_in(struct ruccl_work *w)
+{
+    struct window *win = &w->window;
+    const uint64_t room = (win->to ? win->taken : win->done) + win->length;
+    const uint64_t bytes = win->from ? next_bytes(win, win->ready, MIN(win->bytes, room)) : 0;
+
+    if (bytes == 0)
+        return false;
+    pthread_mutex_unlock(&w->conn->lock);
+    memcpy(win->stage + win->ready % win->length, win->from + win->ready, bytes);
+    pthread_mutex_lock(&w->conn->lock);
+    win->ready += bytes;
+    return true;
+}
+
+/* In its turn, for the slot is another's once the work has ended. */
+static void tell(struct ruccl_work *w)
+{
+    const struct window *win = &w->window;
+    struct request q = { .kind = REQUEST_STAGED };
+    struct error ignored = { 0 }; /* the work ends with it */
+
+    if (conn_take_turn(w->conn, &ignored) < 0)
+        return;
+    if (w->state == WORK_UNFINISHED) {
+        q.staged.comm = win->comm;
+        q.staged.slot = w->slot;
+        q.staged.in_ready = win->ready / win->width;
+        q.staged.out_taken = win->taken / win->width;
+        conn_send(w->conn, &q, -1, &ignored);
+    }
+    conn_give_turn(w->conn);
+}
+
+static bool has_news(const void *subject)
+{
+    const struct ruccl_work *w = subject;
+
+    return w->state != WORK_UNFINISHED || w->window.done > w->window.seen;
+}
+
+void window_run(struct ruccl_work *w)
+{
+    struct window *win = &w->window;
+
+    while (w->state == WORK_UNFINISHED) {
+        bool moved;
+
+        win->seen = win->done;
+        moved = take_out(w);
+        moved |= put_in(w);
+        if (moved)
+            tell(w);
+        else
+            conn_wait(w->conn, has_news, w, CONN_NO_DEADLINE);
+    }
+    win->done = win->bytes;
+    while (!w->error.code && take_out(w))
+        ;
+    work_taken(w);
+}
