@@ -12,6 +12,7 @@
 
 #define TAKES_PER_TURN 64u /* requests of one session before the others have their turn */
 #define LOOKS_PER_TURN 16u /* at every ring, before the sockets have theirs */
+#define CROWDED_US     50u /* that others had the CPU when we gave it away */
 
 /* The client's memory may fail under us. Return: false, and the session is over, if it has. */
 static bool rings_are_whole(struct session *s)
@@ -134,6 +135,21 @@ static bool session_look(struct session *s, uint64_t now)
     return false;
 }
 
+/*
+ * Lets others run. Where they are busy, not looking like us, they keep the CPU for long, and whoever
+ * sleeps is given it sooner than whoever gives it away: then everybody falls asleep, to be rung.
+ */
+static void sessions_yield(struct service *service, uint64_t now)
+{
+    struct session *s, *tmp;
+
+    sched_yield();
+    if (service_now() - now < CROWDED_US)
+        return;
+    list_for_each_safe(s, tmp, &service->awake, awake_link)
+        session_fall_asleep(s);
+}
+
 bool sessions_look(struct service *service, bool once)
 {
     struct session *s, *tmp;
@@ -145,7 +161,7 @@ bool sessions_look(struct service *service, bool once)
         list_for_each_safe(s, tmp, &service->awake, awake_link)
             found |= session_look(s, now);
         if (!found)
-            sched_yield();
+            sessions_yield(service, now);
     }
     return !list_empty(&service->awake);
 }
