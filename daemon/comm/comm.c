@@ -490,6 +490,17 @@ void member_staged(struct member *m, uint64_t serial, uint64_t in_ready, uint64_
     comm_drop(c);
 }
 
+void member_visit_absent(const struct member *m, void (*visit)(void *owner))
+{
+    const struct op *op = m->last_op;
+
+    if (!op || op->state != OP_ARRIVING)
+        return;
+    for (uint32_t r = 0; r < op->nparts; r++)
+        if (!op->arrivals[r] && m->comm->seats[r].member)
+            visit(m->comm->seats[r].member->owner);
+}
+
 /* ---- the end of a member */
 
 void member_finished(struct member *m)

@@ -125,6 +125,9 @@ int member_post(struct member *m, const struct post *post, uint64_t now);
 void member_staged(struct member *m, uint64_t serial, uint64_t in_ready, uint64_t out_taken,
                    uint64_t now);
 
+/* Calls `visit` with the owner of every member that the operation `m` came to last still waits for. */
+void member_visit_absent(const struct member *m, void (*visit)(void *owner));
+
 /* Answered by left(), perhaps in this call, once no operation of the member is unfinished. */
 void member_leave(struct member *m, uint64_t now);
 

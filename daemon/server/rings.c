@@ -82,6 +82,15 @@ static void session_fall_asleep(struct session *s)
         ring_disarm(&s->requests);
 }
 
+static void session_wake(struct session *s)
+{
+    session_stay_awake(s, service_now());
+    if (list_empty(&s->awake_link)) {
+        ring_disarm(&s->requests);
+        list_append(&s->service->awake, &s->awake_link);
+    }
+}
+
 void session_bell(struct session *s, const struct request *r, struct packet *p)
 {
     (void)r;
@@ -90,11 +99,25 @@ void session_bell(struct session *s, const struct request *r, struct packet *p)
         session_refuse(s, "a bell without rings");
         return;
     }
-    session_stay_awake(s, service_now());
-    if (list_empty(&s->awake_link)) {
-        ring_disarm(&s->requests);
-        list_append(&s->service->awake, &s->awake_link);
-    }
+    s->rang = true;
+    session_wake(s);
+}
+
+static void wake_absent(void *owner)
+{
+    struct session *s = owner;
+
+    if (s->rings && s->state == SESSION_SERVED)
+        session_wake(s);
+}
+
+static void session_wake_peers(const struct session *s)
+{
+    const struct membership *ms;
+
+    list_for_each(ms, &s->all_memberships, link)
+        if (ms->member)
+            member_visit_absent(ms->member, wake_absent);
 }
 
 /* Return: 0, or -1 where there is none, now or any more. */
@@ -128,6 +151,9 @@ static bool session_look(struct session *s, uint64_t now)
 {
     if (session_take_requests(s, TAKES_PER_TURN)) {
         session_stay_awake(s, now);
+        if (s->rang)
+            session_wake_peers(s);
+        s->rang = false;
         return true;
     }
     if (now >= s->awake_until_us)
@@ -136,8 +162,9 @@ static bool session_look(struct session *s, uint64_t now)
 }
 
 /*
- * Lets others run. Where they are busy, not looking like us, they keep the CPU for long, and whoever
- * sleeps is given it sooner than whoever gives it away: then everybody falls asleep, to be rung.
+ * Lets others run. Where they are busy, not looking like us, they keep the CPU for long, and
+ * whoever sleeps is given it sooner than whoever gives it away: then everybody falls asleep, to be
+ * rung.
  */
 static void sessions_yield(struct service *service, uint64_t now)
 {

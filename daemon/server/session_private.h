@@ -75,6 +75,7 @@ struct session {
     struct ring_in requests;
     struct ring_out replies;
     struct list awake_link;  // service::awake, while its ring is looked at unasked
+    bool rang;               /* and nothing has been taken since */
     uint64_t awake_until_us; /* unless something comes */
 
     struct map regions;    /* the client's number -> struct region */
