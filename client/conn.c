@@ -51,6 +51,11 @@ int64_t conn_deadline(int64_t timeout_us)
     return now + timeout_us * 1000;
 }
 
+bool conn_is_over(int64_t deadline)
+{
+    return deadline != CONN_NO_DEADLINE && conn_now() >= deadline;
+}
+
 static struct timespec timespec_of(int64_t ns)
 {
     return (struct timespec){ .tv_sec = ns / NS_PER_S, .tv_nsec = ns % NS_PER_S };
@@ -420,7 +425,7 @@ int conn_wait(struct ruccl_conn *c, bool (*ready)(const void *subject), const vo
     waiter_init(&w);
     list_append(&c->waiters, &w.link);
     while (!ready(subject)) {
-        if (conn_now() >= deadline) {
+        if (conn_is_over(deadline)) {
             r = CONN_TIMEOUT;
             break;
         }

@@ -80,6 +80,7 @@ struct ruccl_conn {
 /* CLOCK_MONOTONIC in nanoseconds, and the deadline `timeout_us` from now (negative: none). */
 int64_t conn_now(void);
 int64_t conn_deadline(int64_t timeout_us);
+bool conn_is_over(int64_t deadline);
 
 /* An unconnected socket's worth of tables, with one reference; -code worded in `e`. */
 int conn_new(const char *path, struct ruccl_conn **ret, struct error *e);

@@ -23,6 +23,7 @@ struct posting {
     struct ruccl_member *member;
     const struct call *call;
     const struct collective *row;
+    bool waits; /* the caller's thread is there until it is done */
     struct operand in, out;
     struct request_post post;
 };
@@ -346,7 +347,7 @@ static int stage_apart(struct posting *p, struct ruccl_work *w, struct error *e)
 /* Whether its plain tensors may go through a window: each chunk of theirs is the same interval. */
 static bool fits_window(const struct posting *p)
 {
-    return p->call->waits && p->row->shape == SHAPE_SAME && !(p->row->flags & COLLECTIVE_PAIR) &&
+    return p->waits && p->row->shape == SHAPE_SAME && !(p->row->flags & COLLECTIVE_PAIR) &&
            p->post.d.budget == BUDGET_NONE &&
            MAX(p->in.plain ? p->in.bytes : 0, p->out.plain ? p->out.bytes : 0) > WINDOW_BYTES;
 }
@@ -488,56 +489,78 @@ static int post(struct posting *p, struct ruccl_work **ret, struct error *e)
     return 0;
 }
 
+/* Enters the connection of a call's communicator. Return: 0, or -code (last error set). */
+static int enter(struct posting *p, struct ruccl_comm comm)
+{
+    int r;
+
+    if (!comm.member)
+        return report_new(ERROR_INVALID_ARGUMENT, "%s: the communicator has no member",
+                          p->row->name);
+    p->conn = comm.member->conn;
+    r = conn_enter(p->conn);
+    if (r == 0)
+        p->member = member_ref(comm.member); /* another thread may leave while the lock is given up */
+    return r;
+}
+
+static void leave(struct posting *p)
+{
+    member_unref(p->member);
+    conn_exit(p->conn);
+}
+
+static struct posting posting_of(struct ruccl_comm comm, const struct call *call)
+{
+    return (struct posting){ .call = call,
+                             .row = collective_get(call->kind),
+                             .post.d.budget = comm.max_chunk_bytes };
+}
+
 int post_call(struct ruccl_comm comm, const struct call *call, struct ruccl_work **ret)
 {
-    struct posting p = { .member = comm.member,
-                         .call = call,
-                         .row = collective_get(call->kind),
-                         .post.d.budget = comm.max_chunk_bytes };
+    struct posting p = posting_of(comm, call);
     struct error e = { 0 };
     int r;
 
-    if (!comm.member || !ret)
-        return report_new(ERROR_INVALID_ARGUMENT, "%s: %s", p.row->name,
-                          ret ? "the communicator has no member" : "ret is NULL");
-    p.conn = comm.member->conn;
-    r = conn_enter(p.conn);
+    if (!ret)
+        return report_new(ERROR_INVALID_ARGUMENT, "%s: ret is NULL", p.row->name);
+    r = enter(&p, comm);
     if (r < 0)
         return r;
-    /* Another thread may leave while the lock is given up. */
-    member_ref(p.member);
     r = post(&p, ret, &e);
-    member_unref(p.member);
-    conn_exit(p.conn);
+    leave(&p);
     return r < 0 ? report_error(&e) : 0;
 }
 
-/* Without a caller to be told of it: the work is the call's own. */
-static void run_window(struct ruccl_work *w)
+static int wait_for(struct ruccl_work *w, uint64_t *ret_counts, struct error *e)
 {
-    struct ruccl_conn *c = w->conn;
+    int r;
 
-    if (conn_enter(c) < 0)
-        return;
     if (w->window.length)
         window_run(w);
-    conn_exit(c);
+    r = work_finish(w, CONN_NO_DEADLINE, e);
+    if (r == 0 && ret_counts)
+        memcpy(ret_counts, w->counts, w->ncounts * sizeof(ret_counts[0]));
+    return r;
 }
 
 int post_and_wait(struct ruccl_comm comm, const struct call *call, uint64_t *ret_counts)
 {
-    struct call waits = *call;
-    struct ruccl_work *work;
+    struct posting p = posting_of(comm, call);
+    struct ruccl_work *w;
+    struct error e = { 0 };
     int r;
 
-    waits.waits = true;
-    r = post_call(comm, &waits, &work);
+    p.waits = true;
+    r = enter(&p, comm);
     if (r < 0)
         return r;
-    run_window(work);
-    r = ruccl_work_wait(work, -1);
-    if (r == 0 && ret_counts)
-        r = ruccl_work_receive_counts(work, ret_counts);
-    ruccl_work_release(work);
-    return r;
+    r = post(&p, &w, &e);
+    if (r == 0) {
+        r = wait_for(w, ret_counts, &e);
+        work_unref(w);
+    }
+    leave(&p);
+    return r < 0 ? report_error(&e) : r;
 }

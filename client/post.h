@@ -22,7 +22,6 @@ struct call {
     int32_t color, key;
     struct ruccl_member *child; /* of a split; NULL: none is wanted */
     uint32_t *ret_persistent;   /* to be made ready, not run; NULL: to be run */
-    bool waits;                 /* the caller's thread is there until the work is done */
 };
 
 /* The asynchronous form. Return: 0, or -code (last error set) where no message could be sent. */

@@ -1,7 +1,6 @@
 #include "client/work.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,7 +64,7 @@ static void take_completion(struct ruccl_work *w, const struct reply_completion 
     w->stats.chunks = done->chunks;
     w->stats.chunk_elements = done->chunk_elements;
     w->stats.peak_bytes = done->peak_bytes;
-    snprintf(w->stats.algorithm, sizeof(w->stats.algorithm), "%s", done->algorithm);
+    strncpy(w->stats.algorithm, done->algorithm, sizeof(w->stats.algorithm) - 1);
     w->error = done->error;
     if (done->error.code)
         return;
@@ -217,7 +216,7 @@ static void copy_out(struct ruccl_work *w)
 
 int work_finish(struct ruccl_work *w, int64_t deadline, struct error *e)
 {
-    if (w->state == WORK_UNFINISHED && deadline <= conn_now())
+    if (w->state == WORK_UNFINISHED && conn_is_over(deadline))
         conn_poll(w->conn); /* nobody will wait, so nobody would look */
     if (conn_wait(w->conn, work_is_settled, w, deadline))
         return RUCCL_PENDING;

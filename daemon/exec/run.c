@@ -341,6 +341,12 @@ static uint64_t touched_bytes(const struct run *run, const struct task *t)
     return t->count * run->width * (t->nsrc + t->ndst);
 }
 
+/* Windows let a unit pass at a time, however many there are. */
+static uint64_t units_at_once(const struct run *run)
+{
+    return run->spec.memory->nstages ? 1 : MIN(run->units, UINT32_MAX);
+}
+
 static void bind_task(struct run *run, struct slot *s, uint32_t index, struct run_task *t)
 {
     const struct step *step = &s->plan->steps[index];
@@ -356,7 +362,7 @@ static void bind_task(struct run *run, struct slot *s, uint32_t index, struct ru
         .op = mean ? OPERATOR_SUM : d->op,
         .divisor = mean ? run->spec.nparts : 0,
         .count = spans[0].count,
-        .ntasks = MIN(run->units, UINT32_MAX) * s->plan->nsteps,
+        .ntasks = units_at_once(run) * s->plan->nsteps,
         .cancel = &run->cancel,
         .mappings = run->spec.memory->mappings,
         .nmappings = run->spec.memory->nmappings,
