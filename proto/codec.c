@@ -191,7 +191,5 @@ Ruccl__V1__Error *codec_give_error(const struct error *e, Ruccl__V1__Error *m)
 
 int codec_pack(const ProtobufCMessage *m, bool fits, void *buffer)
 {
-    if (!fits || protobuf_c_message_get_packed_size(m) > PACKET_BYTES_MAX)
-        return -EMSGSIZE;
-    return (int)protobuf_c_message_pack(m, buffer);
+    return fits ? (int)protobuf_c_message_pack(m, buffer) : -EMSGSIZE;
 }

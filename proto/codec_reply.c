@@ -1,6 +1,7 @@
 #include <errno.h>
 
 #include "proto/codec_wire.h"
+#include "proto/packet.h"
 
 static void decode_completion(struct codec *c, const Ruccl__V1__Completion *m,
                               struct reply_completion *ret)
@@ -412,6 +413,8 @@ static int encode_status_page(const struct reply *r, Ruccl__V1__Reply *m, void *
     body.next_cursor = r->status_page.next_cursor;
     m->body_case = RUCCL__V1__REPLY__BODY_STATUS_PAGE;
     m->status_page = &body;
+    if (protobuf_c_message_get_packed_size(&m->base) > PACKET_BYTES_MAX)
+        fits = false;
     return codec_pack(&m->base, fits, buffer);
 }
 

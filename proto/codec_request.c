@@ -3,14 +3,15 @@
 
 #include "proto/codec_wire.h"
 
-static struct wire_operand decode_operand(struct codec *c, const Ruccl__V1__Operand *m)
+static struct wire_operand take_operand(struct codec *c, uint32_t region, uint64_t offset,
+                                        uint64_t window)
 {
-    if (!m || m->region == 0)
+    if (region == 0)
         return (struct wire_operand){ 0 };
-    if (m->window & (m->window - 1))
+    if (window & (window - 1))
         codec_complain(c, "post: a window of %llu elements is no power of two",
-                       (unsigned long long)m->window);
-    return (struct wire_operand){ m->region, m->offset, m->window };
+                       (unsigned long long)window);
+    return (struct wire_operand){ region, offset, window };
 }
 
 static void decode_join(struct codec *c, const Ruccl__V1__Join *m, struct request_join *ret)
@@ -46,8 +47,8 @@ static void decode_post(struct codec *c, const Ruccl__V1__Post *m, struct reques
     ret->sequence = m->sequence;
     ret->slot = m->slot;
     decode_descriptor(c, m, &ret->d);
-    ret->in = decode_operand(c, m->in);
-    ret->out = decode_operand(c, m->out);
+    ret->in = take_operand(c, m->in_region, m->in_offset, m->in_window);
+    ret->out = take_operand(c, m->out_region, m->out_offset, m->out_window);
     ret->out_rows = m->out_rows;
     ret->counts = m->counts;
     ret->ncounts = codec_take_ncounts(c, m->n_counts, "post");
@@ -280,20 +281,9 @@ static void give_descriptor(const struct descriptor *d, Ruccl__V1__Post *body, b
         *fits = false;
 }
 
-static Ruccl__V1__Operand *give_operand(const struct wire_operand *o, Ruccl__V1__Operand *m)
-{
-    if (o->region == 0)
-        return NULL;
-    m->region = o->region;
-    m->offset = o->offset;
-    m->window = o->window;
-    return m;
-}
-
 static int encode_post(const struct request_post *post, Ruccl__V1__Request *m, void *buffer)
 {
     Ruccl__V1__Post body = RUCCL__V1__POST__INIT;
-    Ruccl__V1__Operand in = RUCCL__V1__OPERAND__INIT, out = RUCCL__V1__OPERAND__INIT;
     Ruccl__V1__Error rejection = RUCCL__V1__ERROR__INIT;
     bool fits = true;
 
@@ -301,8 +291,12 @@ static int encode_post(const struct request_post *post, Ruccl__V1__Request *m, v
     body.sequence = post->sequence;
     body.slot = post->slot;
     give_descriptor(&post->d, &body, &fits);
-    body.in = give_operand(&post->in, &in);
-    body.out = give_operand(&post->out, &out);
+    body.in_region = post->in.region;
+    body.in_offset = post->in.offset;
+    body.in_window = post->in.window;
+    body.out_region = post->out.region;
+    body.out_offset = post->out.offset;
+    body.out_window = post->out.window;
     body.out_rows = post->out_rows;
     body.n_counts = codec_give_ncounts(post->ncounts, &fits);
     body.counts = (uint64_t *)post->counts;

@@ -53,7 +53,11 @@ size_t codec_give_ncounts(uint32_t n, bool *fits);
 /* `m` for `e`, sharing e's memory, or NULL for no error. */
 Ruccl__V1__Error *codec_give_error(const struct error *e, Ruccl__V1__Error *m);
 
-/* Packs into `buffer` of PACKET_BYTES_MAX bytes. Return: the length, or -EMSGSIZE. */
+/*
+ * Packs into `buffer` of PACKET_BYTES_MAX bytes. What the givers let through is never longer than
+ * that, but for a page of status, which is measured first: measuring takes as long as packing.
+ * Return: the length, or -EMSGSIZE.
+ */
 int codec_pack(const ProtobufCMessage *m, bool fits, void *buffer);
 
 #endif

@@ -84,8 +84,13 @@ OPEN_MPI_RUN = ("mpirun.openmpi", "-np", "{ranks}")
 MPICH_RUN = ("mpirun.mpich", "-iface", "lo", "-np", "{ranks}")
 MOVING = ("all_gather", "broadcast", "all_to_all_v")
 
+# ruCCL's tensors; persistent ones are shared, and what is done with them was said once
 MEMORIES = {
-    memory: Contestant(f"ruccl {memory}", "ruccl", memory) for memory in ("shared", "plain")
+    "shared": Contestant("ruccl shared", "ruccl", "shared"),
+    "plain": Contestant("ruccl plain", "ruccl", "plain"),
+    "persistent": Contestant(
+        "ruccl persistent", "ruccl", "persistent", collectives=("all_reduce",)
+    ),
 }
 LIMIT = Contestant("limit", "limit")
 PEERS = [
@@ -104,6 +109,13 @@ PEERS = [
     ),
     Contestant("gloo", "gloo", collectives=MOVING),
 ]
+
+
+def bounded(contestant, budget):
+    """ruCCL as `contestant`, under a budget of so many bytes."""
+    return dataclasses.replace(
+        contestant, name=f"{contestant.name} budget", environment={"BENCH_BUDGET": str(budget)}
+    )
 
 
 class Trouble(Exception):
@@ -210,9 +222,9 @@ class Arena:
     It lies in /dev/shm, where peers want their shared memory to be.
     """
 
-    def __init__(self, build, daemon_command=()):
+    def __init__(self, build, wrapper=(), options=()):
         self._build = build
-        self._daemon_command = [*daemon_command, str(build / "daemon/ruccld")]
+        self._daemon_command = [*wrapper, str(build / "daemon/ruccld"), *options]
 
     def __enter__(self):
         adopt_orphans()

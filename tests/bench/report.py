@@ -1,12 +1,59 @@
-"""What came out: a table, JSON, a picture."""
+"""What came out: tables, JSON, a picture; and whether it keeps the bounds that we set ourselves."""
 
+import dataclasses
+import importlib.util
 import json
 import statistics
 
+from contestants import MEMORIES, MOVING
+
 JSON_KEYS = (
     "collective ranks bytes dtype memory ruccl_us best_peer best_peer_us ratio limit_us "
-    "limit_fraction"
+    "limit_fraction rounds best_peer_rounds"
 ).split()
+BUDGET_KEYS = ["budget_us", "budget_ratio"]  # of runs that have one
+
+KI, MI = 1 << 10, 1 << 20
+EVERY_SIZE_TO = 1 << 62
+
+# ---------------------------------------------------------------- bounds
+
+# The least ratio, best peer's time over ruCCL's, of f32: (collectives, memory, bytes, by ranks).
+# What is large has to show what a single pass over mapped memory gains; what is small may lose to
+# peers that have no daemon to ask; plain memory has to be copied first.
+ANY = "any"
+RATIO_FLOORS = (
+    (("all_reduce",), "shared", (16 * MI, 64 * MI), {2: 4.5, 4: 6.0, 8: 5.5}),
+    (("all_reduce",), "shared", (MI,), {2: 3.2, 4: 4.5, 8: 5.0}),
+    (("all_reduce",), "shared", (64 * KI,), {2: 0.6, 4: 1.4, 8: 1.8}),
+    (("all_reduce",), "shared", (8, KI), {4: 0.7, 8: 0.7}),
+    (("all_reduce",), "plain", (16 * MI, 64 * MI), {2: 0.6, 4: 0.9, 8: 1.3}),
+    (("reduce_scatter", *MOVING), "shared", range(64 * KI, MI), {4: 1.0, 8: 1.0}),
+    (("reduce_scatter", *MOVING), "shared", range(MI, EVERY_SIZE_TO), {ANY: 1.0}),
+)
+
+# Two ranks: a peer's need no one else, so that a time is asked for instead.
+SHORT_BYTES, SHORT_RANKS, SHORT_MOST_US = (8, KI), 2, 14.0
+
+# What the memory can do (limit.c) is nearly reached by an all_reduce of so many bytes and more.
+LIMIT_BYTES, LIMIT_LEAST = 16 * MI, 0.70
+
+# Time over that of f32 for the same bytes: half as wide elements are twice as many.
+HALVES, HALF_MOST = ("f16", "bf16"), 1.30
+
+# Time under a budget over that without; the bound is for this point only.
+BUDGET_BYTES, BUDGET_OF, BUDGET_MOST = 4 * MI, 64 * MI, 1.15
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What was measured: `times` maps (collective, dtype, ranks, bytes) to {contestant's name:
+    medians of the rounds}."""
+
+    memories: list
+    rounds: int
+    budget: int = 0  # bytes; 0: none
+    times: dict = dataclasses.field(default_factory=dict)
 
 
 def median(values):
@@ -18,37 +65,36 @@ def divide(a, b, digits=3):
 
 
 def spread(values):
-    """p10 and p90 over the rounds."""
-    if len(values) < 2:
-        return values[0], values[0]
-    cuts = statistics.quantiles(values, n=10, method="inclusive")
-    return cuts[0], cuts[-1]
+    """The best and the worst round."""
+    return min(values), max(values)
 
 
-def rows(results, memories):
-    """One for each point and kind of memory.
-
-    `results` maps (collective, dtype, ranks, bytes) to {contestant's name: medians of the rounds}.
-    """
-    for (collective, dtype, ranks, size), times in results.items():
+def rows(outcome):
+    """One for each point and kind of memory, and the rounds behind ruCCL's and the best peer's."""
+    for (collective, dtype, ranks, size), times in outcome.times.items():
         peers = {n: t for n, t in times.items() if n != "limit" and not n.startswith("ruccl")}
         best = min(peers, key=lambda name: median(peers[name]), default=None)
-        for memory in memories:
-            ours = times.get(f"ruccl {memory}", [])
+        for memory in outcome.memories:
+            if not MEMORIES[memory].fits(collective, dtype, ranks):
+                continue
+            ours, theirs = times.get(f"ruccl {memory}", []), peers.get(best, [])
             row = {
                 "collective": collective, "ranks": ranks, "bytes": size, "dtype": dtype,
                 "memory": memory, "ruccl_us": median(ours), "best_peer": best,
-                "best_peer_us": median(peers[best]) if best else None,
-                "limit_us": median(times.get("limit", [])),
+                "best_peer_us": median(theirs), "limit_us": median(times.get("limit", [])),
+                "rounds": len(ours), "best_peer_rounds": len(theirs),
+                "budget_us": median(times.get(f"ruccl {memory} budget", [])),
             }  # fmt: skip
             row["ratio"] = divide(row["best_peer_us"], row["ruccl_us"])
             row["limit_fraction"] = divide(row["limit_us"], row["ruccl_us"])
-            yield {key: row[key] for key in JSON_KEYS}, ours, peers.get(best, [])
+            row["budget_ratio"] = divide(row["budget_us"], row["ruccl_us"])
+            yield row, ours, theirs
 
 
-def print_json(results, memories):
-    for row, _, _ in rows(results, memories):
-        print(json.dumps(row))
+def print_json(outcome):
+    keys = JSON_KEYS + (BUDGET_KEYS if outcome.budget else [])
+    for row, _, _ in rows(outcome):
+        print(json.dumps({key: row[key] for key in keys}))
 
 
 # ---------------------------------------------------------------- the table
@@ -73,36 +119,155 @@ def ratio_text(ratio):
     return "-" if ratio is None else f"{ratio:.2f}"
 
 
+POINT_HEADER = ("collective", "ranks", "bytes", "dtype", "memory")
 HEADER = (
-    "collective", "ranks", "bytes", "dtype", "memory", "ruccl us", "p10..p90", "best us",
-    "p10..p90", "ratio", "limit us", "of limit", "best peer",
+    *POINT_HEADER, "ruccl us", "min..max", "best us", "min..max", "ratio", "limit us", "of limit",
+    "rounds", "best peer",
 )  # fmt: skip
 
 
-def print_table(results, memories):
-    """Times are medians over rounds of the median call; the ranges are those of the rounds."""
-    lines = [HEADER]
-    for row, ours, theirs in rows(results, memories):
-        lines.append((
-            row["collective"], str(row["ranks"]), size_text(row["bytes"]), row["dtype"],
-            row["memory"], time_text(row["ruccl_us"]), range_text(ours),
-            time_text(row["best_peer_us"]), range_text(theirs), ratio_text(row["ratio"]),
-            time_text(row["limit_us"]), ratio_text(row["limit_fraction"]), row["best_peer"] or "-",
-        ))  # fmt: skip
+def point_cells(row):
+    return (
+        row["collective"], str(row["ranks"]), size_text(row["bytes"]), row["dtype"], row["memory"]
+    )  # fmt: skip
+
+
+def rounds_text(row, rounds):
+    """Empty where every round counts."""
+    if row["rounds"] == row["best_peer_rounds"] == rounds:
+        return ""
+    return f"{row['rounds']}, {row['best_peer_rounds']}"
+
+
+def print_cells(header, lines):
+    """Words to the left, numbers to the right."""
+    words = {"collective", "dtype", "memory", "what", "verdict", "best peer"}
+    lines = [header, *lines]
     widths = [max(map(len, column)) for column in zip(*lines)]
-    words = {0, 3, 4, len(HEADER) - 1}
     for line in lines:
         cells = [
-            cell.ljust(width) if i in words else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths))
+            cell.ljust(width) if title in words else cell.rjust(width)
+            for title, cell, width in zip(header, line, widths)
         ]
         print("  ".join(cells).rstrip())
+
+
+def print_table(outcome):
+    lines = [
+        (
+            *point_cells(row), time_text(row["ruccl_us"]), range_text(ours),
+            time_text(row["best_peer_us"]), range_text(theirs), ratio_text(row["ratio"]),
+            time_text(row["limit_us"]), ratio_text(row["limit_fraction"]),
+            rounds_text(row, outcome.rounds), row["best_peer"] or "-",
+        )
+        for row, ours, theirs in rows(outcome)
+    ]  # fmt: skip
+    print("Times are medians over rounds of the median call, min..max those of the rounds.")
+    print(f"rounds: ruCCL's and the best peer's, where they are not {outcome.rounds} each.")
+    print_cells(HEADER, lines)
+
+
+# ---------------------------------------------------------------- the bounds' tables
+
+
+def most_text(value, most):
+    return "ok" if value <= most else "above"
+
+
+def least_text(value, least):
+    return "ok" if value >= least else "below"
+
+
+def print_halves(measured):
+    """f16 and bf16 against f32, worst first."""
+    f32_us = {point_cells(row | {"dtype": "f32"}): row["ruccl_us"]
+              for row in measured if row["dtype"] == "f32"}  # fmt: skip
+    found = []
+    for row in measured:
+        base_us = f32_us.get(point_cells(row | {"dtype": "f32"}))
+        if row["dtype"] in HALVES and base_us:
+            found.append((row["ruccl_us"] / base_us, base_us, row))
+    if not found:
+        return
+    print(f"\nruCCL's time over that of f32 for the same bytes, at most {HALF_MOST:.2f}")
+    print_cells((*POINT_HEADER, "us", "f32 us", "ratio", "verdict"), [
+        (*point_cells(row), time_text(row["ruccl_us"]), time_text(base_us), ratio_text(ratio),
+         most_text(ratio, HALF_MOST))
+        for ratio, base_us, row in sorted(found, key=lambda item: -item[0])
+    ])  # fmt: skip
+
+
+def print_budget(measured, budget):
+    """With the budget against without, worst first."""
+    found = [row for row in measured if row["budget_us"]]
+    if not found:
+        return
+
+    def verdict(row):
+        bounded = (row["bytes"], budget) == (BUDGET_OF, BUDGET_BYTES)
+        return most_text(row["budget_ratio"], BUDGET_MOST) if bounded else ""
+
+    bound = f"{BUDGET_MOST:.2f} for {size_text(BUDGET_OF)} under {size_text(BUDGET_BYTES)}"
+    print(f"\nruCCL's time under a budget of {size_text(budget)} over that without; most: {bound}")
+    print_cells((*POINT_HEADER, "us", "budget us", "ratio", "verdict"), [
+        (*point_cells(row), time_text(row["ruccl_us"]), time_text(row["budget_us"]),
+         ratio_text(row["budget_ratio"]), verdict(row))
+        for row in sorted(found, key=lambda row: -row["budget_ratio"])
+    ])  # fmt: skip
+
+
+def ratio_floor(row):
+    """None: there is none."""
+    for collectives, memory, sizes, by_ranks in RATIO_FLOORS:
+        if row["collective"] in collectives and row["memory"] == memory and row["bytes"] in sizes:
+            return by_ranks.get(row["ranks"], by_ranks.get(ANY))
+    return None
+
+
+def floors_of(row):
+    """What is asked of a point, the bound, what was measured, and the verdict."""
+    if row["dtype"] != "f32":
+        return
+    floor, ratio, us, fraction = (
+        ratio_floor(row), row["ratio"], row["ruccl_us"], row["limit_fraction"]
+    )  # fmt: skip
+    if floor and ratio:
+        yield "ratio, least", ratio_text(floor), ratio_text(ratio), least_text(ratio, floor)
+    if (row["collective"], row["memory"]) != ("all_reduce", "shared"):
+        return
+    if row["bytes"] in SHORT_BYTES and row["ranks"] == SHORT_RANKS:
+        yield "us, most", time_text(SHORT_MOST_US), time_text(us), most_text(us, SHORT_MOST_US)
+    if row["bytes"] >= LIMIT_BYTES and fraction:
+        yield ("of limit, least", ratio_text(LIMIT_LEAST), ratio_text(fraction),
+               least_text(fraction, LIMIT_LEAST))  # fmt: skip
+
+
+def print_floors(measured):
+    lines = [(*point_cells(row), *cells) for row in measured for cells in floors_of(row)]
+    if not lines:
+        return
+    print("\nWhat we ask of ruCCL at these points")
+    print_cells((*POINT_HEADER, "what", "bound", "measured", "verdict"), lines)
+
+
+def print_bounds(outcome):
+    measured = [row for row, ours, _ in rows(outcome) if ours]
+    print_halves(measured)
+    print_budget(measured, outcome.budget)
+    print_floors(measured)
 
 
 # ---------------------------------------------------------------- the picture
 
 
-def plot(path, results, memories):
+COLORS = {"shared": "tab:blue", "plain": "tab:cyan", "persistent": "tab:purple"}
+
+
+def can_plot():
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def plot(path, outcome):
     """A panel for each collective, type and number of ranks: time against size."""
     import matplotlib
 
@@ -110,7 +275,7 @@ def plot(path, results, memories):
     from matplotlib import pyplot
 
     panels = {}
-    for row, ours, _ in rows(results, memories):
+    for row, ours, _ in rows(outcome):
         panels.setdefault((row["collective"], row["dtype"], row["ranks"]), []).append((row, ours))
     columns = min(3, len(panels))
     lines = -(-len(panels) // columns)
@@ -120,14 +285,15 @@ def plot(path, results, memories):
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     for axes, ((collective, dtype, ranks), points) in zip(grid.flat, panels.items()):
-        for memory, color in zip(memories, ("tab:blue", "tab:cyan")):
+        for memory in outcome.memories:
             mine = [(row, ours) for row, ours in points if row["memory"] == memory and ours]
+            color = COLORS[memory]
             sizes = [row["bytes"] for row, _ in mine]
             ranges = [spread(ours) for _, ours in mine]
             axes.plot(sizes, [row["ruccl_us"] for row, _ in mine], "o-", ms=3, color=color,
                       label=f"ruCCL, {memory}")  # fmt: skip
             axes.fill_between(sizes, *zip(*ranges) if ranges else ([], []), color=color, alpha=0.2)
-        first = [row for row, _ in points if row["memory"] == memories[0]]
+        first = [row for row, _ in points if row["memory"] == points[0][0]["memory"]]
         for key, label, style in (
             ("best_peer_us", "best peer", "s-"),
             ("limit_us", "limit", ":"),

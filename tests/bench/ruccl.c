@@ -1,7 +1,9 @@
 /*
  * ruCCL, through libruccl and the daemon at $RUCCL_SOCKET. Settings: shared (ruccl_alloc) and plain
- * memory.
+ * memory, and persistent: an all_reduce in shared memory that is made once and started again and
+ * again. With $BENCH_BUDGET, all of it under a budget of so many bytes.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
@@ -15,6 +17,7 @@ struct rank {
 
     struct ruccl_tensor in, out;
     uint64_t send_counts[BENCH_MAX_RANKS];
+    struct ruccl_persistent *persistent; /* NULL: every call says what it wants */
 };
 
 static const enum ruccl_dtype dtypes[] = {
@@ -42,6 +45,17 @@ static struct ruccl_tensor tensor(const struct rank *k, struct ruccl_region *reg
     };
 }
 
+static bool is_persistent(const struct bench_options *o)
+{
+    return !strcmp(o->setting, "persistent");
+}
+
+static void prepare_persistent(struct rank *k)
+{
+    ruccl_persistent_release(k->persistent);
+    check(ruccl_all_reduce_init(k->comm, &k->in, &k->out, RUCCL_SUM, &k->persistent), "init");
+}
+
 static void prepare(void *context, const struct bench_case *c)
 {
     struct rank *k = context;
@@ -50,6 +64,17 @@ static void prepare(void *context, const struct bench_case *c)
     k->out = tensor(k, k->out_region, k->buffers.out, c->out_count);
     for (uint32_t i = 0; i < k->o->nranks; i++)
         k->send_counts[i] = c->n;
+    if (is_persistent(k->o))
+        prepare_persistent(k);
+}
+
+static void run_persistent(struct rank *k)
+{
+    struct ruccl_work *work;
+
+    check(ruccl_start(k->persistent, &work), "start");
+    check(ruccl_work_wait(work, -1), "wait");
+    ruccl_work_release(work);
 }
 
 static void run(void *context)
@@ -57,6 +82,10 @@ static void run(void *context)
     struct rank *k = context;
     int r = 0;
 
+    if (k->persistent) {
+        run_persistent(k);
+        return;
+    }
     switch (k->o->collective) {
     case BENCH_ALL_REDUCE:
         r = ruccl_all_reduce(k->comm, &k->in, &k->out, RUCCL_SUM);
@@ -90,6 +119,13 @@ static void *buffer_new(struct ruccl_conn *conn, const struct bench_options *o,
     return ruccl_region_data(*ret_region);
 }
 
+static struct ruccl_comm bounded(struct ruccl_comm comm)
+{
+    const char *budget = getenv("BENCH_BUDGET");
+
+    return budget ? ruccl_bounded(comm, strtoull(budget, NULL, 10)) : comm;
+}
+
 static void rank_main(const struct bench_options *o, struct bench_board *board, uint32_t rank)
 {
     struct rank k = { .o = o, .buffers.rank = rank };
@@ -101,6 +137,7 @@ static void rank_main(const struct bench_options *o, struct bench_board *board, 
         check(ruccl_new_id(conn, id), "new id");
     bench_meet(board, o->nranks);
     check(ruccl_join(conn, id, rank, o->nranks, NULL, &k.comm), "join");
+    k.comm = bounded(k.comm);
 
     k.buffers.in = buffer_new(conn, o, &k.in_region);
     k.buffers.out = k.buffers.in;
@@ -110,6 +147,7 @@ static void rank_main(const struct bench_options *o, struct bench_board *board, 
 
     bench_loop(board, o, rank, o->nranks, &k.buffers, 1, &ruccl, &k);
 
+    ruccl_persistent_release(k.persistent);
     bench_meet(board, o->nranks);
     check(ruccl_leave(k.comm), "leave");
     ruccl_close(conn);
@@ -120,5 +158,7 @@ int main(int argc, char **argv)
     struct bench_options o;
 
     bench_parse(argc, argv, &o);
+    if (is_persistent(&o) && o.collective != BENCH_ALL_REDUCE)
+        return BENCH_UNSUPPORTED;
     return bench_fork(&o, bench_board_new(NULL), rank_main);
 }

@@ -277,15 +277,14 @@ static void test_id_of_zero_is_refused_where_one_is_needed(void **state)
 
 static void test_window_that_is_no_power_of_two_is_refused(void **state)
 {
-    struct wire operand = { 0 }, body = { 0 };
+    struct wire body = { 0 };
 
     (void)state;
-    put_number(&operand, 1, 1);
-    put_number(&operand, 3, 4096);
     put_number(&body, 1, 5);
-    put_wire(&body, 10, &operand);
-    put_number(&operand, 3, 4097);
-    put_wire(&body, 11, &operand);
+    put_number(&body, 10, 1); /* in_region, and its window */
+    put_number(&body, 23, 4096);
+    put_number(&body, 21, 1); /* out_region */
+    put_number(&body, 24, 4097);
     assert_body_refused(POST, &body, "no power of two");
 }
 
