@@ -28,7 +28,8 @@ SPIN = ("--set", "spin=10ms")
 Stage = collections.namedtuple("Stage", "name header counted but")
 CLIENT_STAGES = (
     Stage("client_encode", "encode", ["codec_encode_request"], []),
-    Stage("client_post", "post", ["post_call", "ruccl_start"], ["codec_encode_request"]),
+    Stage("client_post", "post", ["post_and_wait", "ruccl_start", "ruccl_work_wait"],
+          ["codec_encode_request", "work_finish"]),  # fmt: skip
     Stage("client_complete", "complete", ["route_packet"], []),
 )
 DAEMON_STAGES = (
