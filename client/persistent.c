@@ -9,68 +9,79 @@
 #include "client/work.h"
 
 struct ruccl_persistent {
-    struct ruccl_conn *conn; /* referenced, as is: */
-    struct ruccl_member *member;
-    enum collective_id kind;
+    struct ruccl_conn *conn;       /* referenced */
+    struct ruccl_member *member;   /* likewise */
     uint32_t number;               /* in its communicator */
     struct ruccl_region *in, *out; /* held, so that nobody else is given their memory */
 };
 
 /* ---------------------------------------------------------------- making */
 
-static struct ruccl_region *hold(const struct ruccl_tensor *t)
-{
-    return t && t->region ? region_hold(t->region) : NULL;
-}
-
-/* Of a call that went well: its tensors are there and live. */
-static struct ruccl_persistent *persistent_new(struct ruccl_comm comm, const struct call *call,
-                                               uint32_t number)
+static struct ruccl_persistent *persistent_new(struct ruccl_member *member)
 {
     struct ruccl_persistent *p = calloc(1, sizeof(*p));
 
-    if (!p)
-        return NULL;
-    p->conn = conn_ref(comm.member->conn);
-    p->member = member_ref(comm.member);
-    p->kind = call->kind;
-    p->number = number;
-    p->in = hold(call->in);
-    p->out = hold(call->out);
+    if (p) {
+        p->conn = conn_ref(member->conn);
+        p->member = member_ref(member);
+    }
     return p;
 }
 
-static void tell_release(struct ruccl_member *m, uint32_t number)
+static void persistent_free(struct ruccl_persistent *p)
 {
-    struct request q = { .kind = REQUEST_PERSISTENT_CLOSE };
+    region_let_go(p->in);
+    region_let_go(p->out);
+    member_unref(p->member);
+    conn_unref(p->conn);
+    free(p);
+}
 
-    q.persistent_close.comm = m->number;
-    q.persistent_close.persistent = number;
-    conn_tell(m->conn, &q);
+/* Of a tensor that does not count here, the region may be anything. */
+static struct ruccl_region *hold(const struct ruccl_conn *c, const struct ruccl_tensor *t)
+{
+    return t && region_is_live(c, t->region) ? region_hold(t->region) : NULL;
+}
+
+/* Another thread may leave meanwhile, so it is the operation that holds the member. */
+static int post_making(struct ruccl_comm comm, const struct call *call, struct ruccl_persistent *p)
+{
+    struct call made = *call;
+
+    made.ret_persistent = &p->number;
+    return post_and_wait(comm, &made, NULL);
 }
 
 static int make(struct ruccl_comm comm, const struct call *call, struct ruccl_persistent **ret)
 {
     const char *name = collective_get(call->kind)->name;
-    struct call made = *call;
-    uint32_t number = 0;
+    struct ruccl_persistent *p;
+    struct ruccl_conn *c;
     int r;
 
-    if (!ret)
-        return report_new(ERROR_INVALID_ARGUMENT, "%s_init: ret is NULL", name);
-    made.ret_persistent = &number;
-    r = post_and_wait(comm, &made, NULL);
+    if (!comm.member || !ret)
+        return report_new(ERROR_INVALID_ARGUMENT, "%s_init: %s", name,
+                          ret ? "the communicator has no member" : "ret is NULL");
+    c = comm.member->conn;
+    r = conn_enter(c);
     if (r < 0)
         return r;
-    r = conn_enter(comm.member->conn);
-    if (r < 0)
-        return r;
-    *ret = persistent_new(comm, call, number);
-    if (!*ret) {
-        tell_release(comm.member, number);
-        r = report_new(ERROR_NO_MEMORY, "%s_init: out of memory", name);
+    p = persistent_new(comm.member);
+    conn_exit(c);
+    if (!p)
+        return report_new(ERROR_NO_MEMORY, "%s_init: out of memory", name);
+
+    r = post_making(comm, call, p);
+    if (conn_enter(c) < 0) /* a child forked meanwhile: nothing here is its own */
+        return -ERROR_FORKED;
+    if (r < 0) {
+        persistent_free(p);
+    } else {
+        p->in = hold(c, call->in);
+        p->out = hold(c, call->out);
+        *ret = p;
     }
-    conn_exit(comm.member->conn);
+    conn_exit(c);
     return r;
 }
 
@@ -171,6 +182,15 @@ int ruccl_start(struct ruccl_persistent *p, struct ruccl_work **ret)
     return r < 0 ? report_error(&e) : 0;
 }
 
+static void tell_release(const struct ruccl_persistent *p)
+{
+    struct request q = { .kind = REQUEST_PERSISTENT_CLOSE };
+
+    q.persistent_close.comm = p->member->number;
+    q.persistent_close.persistent = p->number;
+    conn_tell(p->conn, &q);
+}
+
 void ruccl_persistent_release(struct ruccl_persistent *p)
 {
     struct ruccl_conn *c;
@@ -178,11 +198,7 @@ void ruccl_persistent_release(struct ruccl_persistent *p)
     if (!p || conn_enter(p->conn) < 0)
         return;
     c = p->conn;
-    tell_release(p->member, p->number);
-    region_let_go(p->in);
-    region_let_go(p->out);
-    member_unref(p->member);
-    conn_unref(c);
-    free(p);
+    tell_release(p);
+    persistent_free(p);
     conn_exit(c);
 }

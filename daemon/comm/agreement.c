@@ -270,7 +270,7 @@ static bool in_place(const struct arrival *a)
     case COLLECTIVE_ALL_REDUCE:
     case COLLECTIVE_REDUCE:
     case COLLECTIVE_BROADCAST:
-        return a->in.offset == a->out.offset;
+        return a->in.offset == a->out.offset && a->in.window == a->out.window;
     case COLLECTIVE_ALL_GATHER:
         return a->in.offset == a->out.offset + a->rank * a->in_bytes;
     case COLLECTIVE_REDUCE_SCATTER:

@@ -471,7 +471,7 @@ static struct op *find_post(const struct member *m, uint64_t serial)
         if (!a) /* nor is it at those behind */
             break;
         if (a->member == m && a->serial == serial)
-            return op->state < OP_DRAINING ? op : NULL;
+            return op;
     }
     return NULL;
 }

@@ -37,6 +37,8 @@ struct persistent *persistent_find(const struct comm *c, uint32_t id)
 
 static int add(struct persistents *l, struct persistent *p)
 {
+    if (l->last_id == UINT32_MAX) /* none comes back */
+        return -ENOMEM;
     if (l->n == l->room) {
         uint32_t room = MAX(2 * l->room, 8);
         struct persistent **items = reallocarray(l->items, room, sizeof(struct persistent *));

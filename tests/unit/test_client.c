@@ -1,379 +1,14 @@
-/*
- * libruccl against a daemon that is a thread of this process: it keeps what it was asked, answers
- * what has one possible answer, and leaves posts to the test that wants to hold them.
- */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+/* libruccl against a daemon that is a thread of this process. */
+#include "tests/unit/fake_daemon.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
-
-#include "client/ruccl.h"
-#include "proto/codec.h"
-#include "proto/packet.h"
-#include "shared/mem.h"
-
-#define REQUESTS_MAX 8192
-#define REGIONS_MAX  64
-#define NRANKS       4
-
-struct fake_region {
-    uint32_t number;
-    uint8_t *data;
-    size_t bytes;
-};
-
-/* What a test wants of the daemon; all false: it answers everything with success. */
-struct behaviour {
-    bool refuse_version;  /* greets with a goodbye */
-    bool hold_posts;      /* leaves them to complete() */
-    bool hold_regions;    /* never answers region_open and leave */
-    bool deny_regions;    /* answers region_open with QUOTA */
-    uint32_t regions_max; /* and with more than so many open; 0: no limit */
-    uint32_t slots;
-    uint32_t rank; /* whose part the client plays, for the echo */
-};
-
-struct fake_daemon {
-    struct behaviour b;
-    char directory[32], path[64];
-    int listener, socket;
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t grown;
-    struct request *requests; /* posts keep no pointers */
-    uint32_t nrequests;
-    struct fake_region regions[REGIONS_MAX];
-    uint32_t regions_opened, regions_closed;
-    struct progress_cell *cells;
-    int cells_fd;
-    struct codec *codec;
-    struct packet packet;
-};
-
-/* ---------------------------------------------------------------- the daemon's side */
-
-static void answer(struct fake_daemon *d, const struct reply *reply, int fd)
-{
-    static _Thread_local uint8_t buffer[PACKET_BYTES_MAX];
-    int len = codec_encode_reply(reply, buffer);
-
-    assert_true(len > 0);
-    packet_send(d->socket, buffer, (uint32_t)len, fd);
-}
-
-static void answer_done(struct fake_daemon *d, uint64_t serial, enum error_code code,
-                        const char *text)
-{
-    struct reply reply = { .kind = REPLY_DONE, .serial = serial };
-
-    if (code)
-        error_set(&reply.done, code, "%s", text);
-    answer(d, &reply, -1);
-}
-
-static struct fake_region *find_region(struct fake_daemon *d, uint32_t number)
-{
-    for (int i = 0; i < REGIONS_MAX; i++)
-        if (d->regions[i].number == number)
-            return &d->regions[i];
-    return NULL;
-}
-
-/* Moves as many bytes as the shape has from in to out, each plus one, so that both ends show. */
-static void echo(struct fake_daemon *d, const struct request_post *post)
-{
-    struct fake_region *in = find_region(d, post->in.region);
-    struct fake_region *out = find_region(d, post->out.region);
-    uint64_t n = 0;
-
-    shape_count(&post->d.shape, &n);
-    for (uint64_t i = 0; in && out && post->in.region && post->out.region && i < n; i++)
-        out->data[post->out.offset + i] = (uint8_t)(in->data[post->in.offset + i] + 1);
-}
-
-static void complete(struct fake_daemon *d, const struct request *q, enum error_code code,
-                     const char *text)
-{
-    uint64_t counts[NRANKS] = { 0 };
-    struct reply reply = { .kind = REPLY_COMPLETION, .serial = q->serial };
-
-    reply.completion.sequence = q->post.sequence;
-    reply.completion.algorithm = "echo";
-    reply.completion.peak_bytes = 7;
-    if (q->post.rejection.code)
-        reply.completion.error = q->post.rejection;
-    else if (code)
-        error_set(&reply.completion.error, code, "%s", text);
-    else
-        echo(d, &q->post);
-    if (q->post.d.kind == COLLECTIVE_ALL_TO_ALL_V) {
-        counts[1] = 2;
-        reply.completion.counts = counts;
-        reply.completion.ncounts = NRANKS;
-    }
-    if (q->post.d.kind == COLLECTIVE_SPLIT && q->post.color >= 0) {
-        reply.completion.child_rank = 1;
-        reply.completion.child_nranks = 2;
-        reply.completion.child_id = "rc1-child@here";
-    }
-    answer(d, &reply, -1);
-}
-
-static void open_region(struct fake_daemon *d, const struct request *q)
-{
-    int fd = packet_take_fd(&d->packet, 0);
-    struct fake_region *region = find_region(d, 0);
-
-    assert_non_null(region);
-    region->number = q->region_open.region;
-    region->bytes = q->region_open.bytes;
-    region->data = mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    assert_true(region->data != MAP_FAILED);
-    close(fd);
-    d->regions_opened++;
-    answer_done(d, q->serial, ERROR_NONE, "");
-}
-
-static void close_region(struct fake_daemon *d, const struct request *q)
-{
-    struct fake_region *region = find_region(d, q->region_close.region);
-
-    assert_non_null(region);
-    munmap(region->data, region->bytes);
-    *region = (struct fake_region){ 0 };
-    d->regions_closed++;
-    answer_done(d, q->serial, ERROR_NONE, "");
-}
-
-static void greet(struct fake_daemon *d, const struct request *q)
-{
-    struct reply reply = { .kind = REPLY_WELCOME, .serial = q->serial };
-
-    assert_int_equal(d->packet.nfds, 1);
-    if (d->b.refuse_version) {
-        reply.kind = REPLY_GOODBYE;
-        error_set(&reply.done, ERROR_VERSION, "speaks 7 only");
-        answer(d, &reply, -1);
-        shutdown(d->socket, SHUT_RDWR);
-        return;
-    }
-    reply.welcome.version = 1;
-    reply.welcome.slots = d->b.slots;
-    answer(d, &reply, d->cells_fd);
-}
-
-static void handle(struct fake_daemon *d, const struct request *q)
-{
-    struct reply reply = { .serial = q->serial };
-
-    switch (q->kind) {
-    case REQUEST_HELLO:
-        greet(d, q);
-        break;
-    case REQUEST_REGION_OPEN:
-        if (d->b.deny_regions ||
-            (d->b.regions_max && d->regions_opened - d->regions_closed >= d->b.regions_max))
-            answer_done(d, q->serial, ERROR_QUOTA, "no more regions");
-        else if (!d->b.hold_regions)
-            open_region(d, q);
-        break;
-    case REQUEST_REGION_CLOSE:
-        close_region(d, q);
-        break;
-    case REQUEST_ID_NEW:
-        reply.kind = REPLY_ID;
-        reply.id = "rc1-new@here";
-        answer(d, &reply, -1);
-        break;
-    case REQUEST_POST:
-        if (!d->b.hold_posts)
-            complete(d, q, ERROR_NONE, "");
-        break;
-    case REQUEST_EXPECT:
-        break;
-    case REQUEST_LEAVE:
-        if (d->b.hold_regions)
-            break;
-        /* fall through */
-    default:
-        answer_done(d, q->serial, ERROR_NONE, "");
-    }
-}
-
-static void keep(struct fake_daemon *d, const struct request *q)
-{
-    pthread_mutex_lock(&d->lock);
-    assert_true(d->nrequests < REQUESTS_MAX);
-    d->requests[d->nrequests++] = *q;
-    pthread_cond_broadcast(&d->grown);
-    pthread_mutex_unlock(&d->lock);
-}
-
-static void *serve(void *arg)
-{
-    struct fake_daemon *d = arg;
-    struct request q;
-    struct error e = { 0 };
-
-    d->socket = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC);
-    while (d->socket >= 0 && packet_recv(d->socket, &d->packet) == 0) {
-        assert_int_equal(codec_decode_request(d->codec, d->packet.bytes, d->packet.len, &q, &e), 0);
-        handle(d, &q);
-        packet_close_fds(&d->packet);
-        keep(d, &q);
-    }
-    return NULL;
-}
-
-static struct fake_daemon *daemon_start(struct behaviour b)
-{
-    struct fake_daemon *d = calloc(1, sizeof(*d));
-    struct sockaddr_un address = { .sun_family = AF_UNIX };
-
-    assert_non_null(d);
-    d->b = b;
-    if (d->b.slots == 0)
-        d->b.slots = 4096;
-    d->socket = -1;
-    d->requests = calloc(REQUESTS_MAX, sizeof(*d->requests));
-    pthread_mutex_init(&d->lock, NULL);
-    pthread_cond_init(&d->grown, NULL);
-    strcpy(d->directory, "/tmp/ruccl-test-XXXXXX");
-    assert_non_null(mkdtemp(d->directory));
-    snprintf(d->path, sizeof(d->path), "%s/sock", d->directory);
-    strcpy(address.sun_path, d->path);
-    d->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(d->listener, (struct sockaddr *)&address, sizeof(address)), 0);
-    assert_int_equal(listen(d->listener, 8), 0);
-    d->cells_fd = memfd_create("cells", MFD_CLOEXEC);
-    assert_int_equal(ftruncate(d->cells_fd, (off_t)(d->b.slots * sizeof(*d->cells))), 0);
-    d->cells = mmap(NULL, d->b.slots * sizeof(*d->cells), PROT_READ | PROT_WRITE, MAP_SHARED,
-                    d->cells_fd, 0);
-    assert_true(d->cells != MAP_FAILED);
-    assert_int_equal(codec_new(&d->codec), 0);
-    assert_int_equal(pthread_create(&d->thread, NULL, serve, d), 0);
-    return d;
-}
-
-/* As a death: the socket ends without a word. */
-static void daemon_die(struct fake_daemon *d)
-{
-    shutdown(d->socket, SHUT_RDWR);
-}
-
-static void daemon_stop(struct fake_daemon *d)
-{
-    shutdown(d->listener, SHUT_RDWR);
-    if (d->socket >= 0)
-        shutdown(d->socket, SHUT_RDWR);
-    pthread_join(d->thread, NULL);
-    for (int i = 0; i < REGIONS_MAX; i++)
-        if (d->regions[i].number)
-            munmap(d->regions[i].data, d->regions[i].bytes);
-    if (d->socket >= 0)
-        close(d->socket);
-    close(d->listener);
-    close(d->cells_fd);
-    munmap(d->cells, d->b.slots * sizeof(*d->cells));
-    unlink(d->path);
-    rmdir(d->directory);
-    codec_free(d->codec);
-    pthread_mutex_destroy(&d->lock);
-    pthread_cond_destroy(&d->grown);
-    free(d->requests);
-    free(d);
-}
-
-/* The `index`-th request of that kind, waited for. */
-static struct request await_request(struct fake_daemon *d, enum request_kind kind, uint32_t index)
-{
-    struct request q;
-
-    pthread_mutex_lock(&d->lock);
-    for (;;) {
-        uint32_t seen = 0;
-
-        for (uint32_t i = 0; i < d->nrequests; i++)
-            if (d->requests[i].kind == kind && seen++ == index) {
-                q = d->requests[i];
-                pthread_mutex_unlock(&d->lock);
-                return q;
-            }
-        pthread_cond_wait(&d->grown, &d->lock);
-    }
-}
-
-static uint32_t count_requests(struct fake_daemon *d, enum request_kind kind)
-{
-    uint32_t n = 0;
-
-    pthread_mutex_lock(&d->lock);
-    for (uint32_t i = 0; i < d->nrequests; i++)
-        n += d->requests[i].kind == kind;
-    pthread_mutex_unlock(&d->lock);
-    return n;
-}
-
-/* ---------------------------------------------------------------- the client's side */
-
-struct pair {
-    struct fake_daemon *daemon;
-    struct ruccl_conn *conn;
-    struct ruccl_comm comm;
-};
-
-static struct pair pair_start(struct behaviour b)
-{
-    struct pair p = { .daemon = daemon_start(b) };
-
-    assert_int_equal(ruccl_connect(p.daemon->path, "test", &p.conn), 0);
-    assert_int_equal(ruccl_join(p.conn, "rc1-x@here", b.rank, NRANKS, NULL, &p.comm), 0);
-    return p;
-}
-
-static void pair_stop(struct pair *p)
-{
-    ruccl_close(p->conn);
-    daemon_stop(p->daemon);
-}
-
-static struct ruccl_tensor bytes_tensor(void *data, uint64_t n)
-{
-    return (struct ruccl_tensor){ .dtype = RUCCL_U8, .naxes = 1, .shape = { n }, .data = data };
-}
-
-static int count_fds(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    int n = 0;
-
-    while (readdir(dir))
-        n++;
-    closedir(dir);
-    return n;
-}
-
-static void sleep_ms(long ms)
-{
-    const struct timespec t = { .tv_nsec = ms * 1000000 };
-
-    nanosleep(&t, NULL);
-}
 
 /* ---------------------------------------------------------------- connecting */
 
@@ -390,13 +25,13 @@ static void connect_says_that_no_daemon_is_there(void **state)
 
 static void connect_carries_a_refusal(void **state)
 {
-    struct fake_daemon *d = daemon_start((struct behaviour){ .refuse_version = true });
+    struct fake_daemon *d = fake_start((struct behaviour){ .refuse_version = true });
     struct ruccl_conn *conn;
 
     (void)state;
     assert_int_equal(ruccl_connect(d->path, NULL, &conn), -RUCCL_VERSION);
     assert_string_equal(ruccl_last_error()->text, "speaks 7 only");
-    daemon_stop(d);
+    fake_stop(d);
 }
 
 static void connections_leave_no_descriptor_and_no_region_behind(void **state)
@@ -449,10 +84,10 @@ static void waiters_get_their_own_answers_in_any_order(void **state)
     }
     sleep_ms(20);
     for (int i = 0; i < 4; i++) {
-        struct request q = await_request(p.daemon, REQUEST_POST, (uint32_t)order[i]);
+        struct request q = fake_await(p.daemon, REQUEST_POST, (uint32_t)order[i]);
 
         assert_int_equal(q.post.sequence, order[i] + 1);
-        complete(p.daemon, &q, order[i] ? (enum error_code)order[i] : ERROR_NONE, "told");
+        fake_complete(p.daemon, &q, order[i] ? (enum error_code)order[i] : ERROR_NONE, "told");
         pthread_join(w[order[i]].thread, NULL);
         assert_int_equal(w[order[i]].result, -order[i]);
     }
@@ -474,8 +109,8 @@ static void wait_gives_up_at_its_deadline(void **state)
     assert_int_equal(ruccl_work_wait(work, 0), RUCCL_PENDING);
     assert_int_equal(ruccl_work_wait(work, 10000), RUCCL_PENDING);
     assert_int_equal(ruccl_work_stats(work, &stats), -RUCCL_INVALID_ARGUMENT);
-    q = await_request(p.daemon, REQUEST_POST, 0);
-    complete(p.daemon, &q, ERROR_NONE, "");
+    q = fake_await(p.daemon, REQUEST_POST, 0);
+    fake_complete(p.daemon, &q, ERROR_NONE, "");
     assert_int_equal(ruccl_work_wait(work, 1000000), 0);
     assert_int_equal(ruccl_work_test(work), 0);
     assert_int_equal(ruccl_work_stats(work, &stats), 0);
@@ -498,22 +133,22 @@ static void a_loop_learns_of_what_others_read(void **state)
     assert_int_equal(ruccl_barrier_async(p.comm, &work), 0);
     assert_int_equal(ruccl_barrier_async(p.comm, &other), 0);
 
-    q = await_request(p.daemon, REQUEST_POST, 0);
-    complete(p.daemon, &q, ERROR_NONE, "");
+    q = fake_await(p.daemon, REQUEST_POST, 0);
+    fake_complete(p.daemon, &q, ERROR_NONE, "");
     assert_int_equal(poll(&fd, 1, 5000), 1);
     assert_int_equal(ruccl_dispatch(p.conn), 0);
     assert_int_equal(ruccl_work_test(work), 0);
     assert_int_equal(poll(&fd, 1, 0), 0);
 
-    q = await_request(p.daemon, REQUEST_POST, 1);
-    complete(p.daemon, &q, ERROR_NONE, "");
+    q = fake_await(p.daemon, REQUEST_POST, 1);
+    fake_complete(p.daemon, &q, ERROR_NONE, "");
     assert_int_equal(ruccl_drop_id(p.conn, "x"), 0); /* reads the completion in passing */
     assert_int_equal(poll(&fd, 1, 0), 1);
     assert_int_equal(ruccl_dispatch(p.conn), 0);
     assert_int_equal(ruccl_work_test(other), 0);
     assert_int_equal(poll(&fd, 1, 0), 0);
 
-    daemon_die(p.daemon);
+    fake_die(p.daemon);
     assert_int_equal(poll(&fd, 1, 5000), 1);
     assert_int_equal(ruccl_dispatch(p.conn), -RUCCL_DAEMON_LOST);
     ruccl_work_release(work);
@@ -540,16 +175,16 @@ static void a_post_without_a_free_slot_waits_for_one(void **state)
     (void)state;
     assert_int_equal(ruccl_barrier_async(p.comm, &works[0]), 0);
     assert_int_equal(ruccl_barrier_async(p.comm, &works[1]), 0);
-    q[0] = await_request(p.daemon, REQUEST_POST, 0);
-    q[1] = await_request(p.daemon, REQUEST_POST, 1);
+    q[0] = fake_await(p.daemon, REQUEST_POST, 0);
+    q[1] = fake_await(p.daemon, REQUEST_POST, 1);
     assert_int_not_equal(q[0].post.slot, q[1].post.slot);
     pthread_create(&third.thread, NULL, post_one, &third);
     sleep_ms(20);
-    assert_int_equal(count_requests(p.daemon, REQUEST_POST), 2);
-    complete(p.daemon, &q[1], ERROR_NONE, "");
+    assert_int_equal(fake_count(p.daemon, REQUEST_POST), 2);
+    fake_complete(p.daemon, &q[1], ERROR_NONE, "");
     pthread_join(third.thread, NULL);
     assert_int_equal(third.result, 0);
-    q[2] = await_request(p.daemon, REQUEST_POST, 2);
+    q[2] = fake_await(p.daemon, REQUEST_POST, 2);
     assert_int_equal(q[2].post.slot, q[1].post.slot);
     ruccl_work_release(works[0]);
     ruccl_work_release(works[1]);
@@ -593,7 +228,7 @@ static void threads_number_their_calls_in_the_order_of_sending(void **state)
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
     for (uint32_t i = 0; i < 1200; i++)
-        assert_int_equal(await_request(p.daemon, REQUEST_POST, i).post.sequence, i + 1);
+        assert_int_equal(fake_await(p.daemon, REQUEST_POST, i).post.sequence, i + 1);
     pair_stop(&p);
 }
 
@@ -614,8 +249,8 @@ static void progress_is_this_operations_own(void **state)
     progress_write(&p.daemon->cells[0], &now);
     assert_int_equal(ruccl_work_progress(work, &seen), 0);
     assert_int_equal(seen.elements_done, 3);
-    q = await_request(p.daemon, REQUEST_POST, 0);
-    complete(p.daemon, &q, ERROR_NONE, "");
+    q = fake_await(p.daemon, REQUEST_POST, 0);
+    fake_complete(p.daemon, &q, ERROR_NONE, "");
     assert_int_equal(ruccl_work_wait(work, -1), 0);
     progress_write(&p.daemon->cells[0], &left_over);
     assert_int_equal(ruccl_work_progress(work, &seen), 0);
@@ -672,7 +307,7 @@ static void everybody_wakes(void (*ending)(struct pair *p), int expected)
         pthread_create(&victims[i].thread, NULL, bodies[i], &victims[i]);
         sleep_ms(5);
     }
-    await_request(p.daemon, REQUEST_LEAVE, 0);
+    fake_await(p.daemon, REQUEST_LEAVE, 0);
     ending(&p);
     for (size_t i = 0; i < ARRAY_SIZE(bodies); i++) {
         pthread_join(victims[i].thread, NULL);
@@ -685,7 +320,7 @@ static void everybody_wakes(void (*ending)(struct pair *p), int expected)
 
 static void end_by_death(struct pair *p)
 {
-    daemon_die(p->daemon);
+    fake_die(p->daemon);
 }
 
 static void end_by_goodbye(struct pair *p)
@@ -693,7 +328,7 @@ static void end_by_goodbye(struct pair *p)
     struct reply goodbye = { .kind = REPLY_GOODBYE };
 
     error_set(&goodbye.done, ERROR_DAEMON_STOPPING, "told to stop");
-    answer(p->daemon, &goodbye, -1);
+    fake_answer(p->daemon, &goodbye, -1);
 }
 
 static void end_by_close(struct pair *p)
@@ -729,7 +364,7 @@ static void works_outlive_their_connection(void **state)
 
     (void)state;
     assert_int_equal(ruccl_all_reduce_async(p.comm, &ti, &to, RUCCL_SUM, &done), 0);
-    await_request(p.daemon, REQUEST_POST, 0);
+    fake_await(p.daemon, REQUEST_POST, 0);
     assert_int_equal(ruccl_dispatch(p.conn), 0);
     p.daemon->b.hold_posts = true;
     assert_int_equal(ruccl_all_reduce_async(p.comm, &ti, &to, RUCCL_SUM, &unfinished), 0);
@@ -740,7 +375,7 @@ static void works_outlive_their_connection(void **state)
     assert_int_equal(out[2], 4);
     ruccl_work_release(unfinished);
     ruccl_work_release(done);
-    daemon_stop(p.daemon);
+    fake_stop(p.daemon);
 }
 
 static void a_forked_child_is_told_and_the_parent_goes_on(void **state)
@@ -806,7 +441,7 @@ static void a_rejected_call_takes_its_number_and_is_told_to_all(void **state)
         struct request q;
 
         assert_int_equal(ruccl_all_gather(p.comm, cases[i].in, cases[i].out), -(int)cases[i].code);
-        q = await_request(p.daemon, REQUEST_POST, i);
+        q = fake_await(p.daemon, REQUEST_POST, i);
         assert_int_equal(q.post.sequence, i + 1);
         assert_int_equal(q.post.rejection.code, cases[i].code);
         assert_non_null(strstr(q.post.rejection.text, "all_gather: "));
@@ -832,15 +467,15 @@ static void what_the_daemon_judges_is_posted_as_it_is(void **state)
     assert_int_equal(ruccl_reduce_scatter_async(p.comm, &odd, &odd, (enum ruccl_op)55, &works[2]),
                      0);
     for (uint32_t i = 0; i < 3; i++) {
-        q = await_request(p.daemon, REQUEST_POST, i);
+        q = fake_await(p.daemon, REQUEST_POST, i);
         assert_int_equal(q.post.rejection.code, ERROR_NONE);
         assert_int_equal(q.post.sequence, i + 1);
         ruccl_work_release(works[i]);
     }
-    assert_int_equal(await_request(p.daemon, REQUEST_POST, 0).post.d.dtype, 77);
-    assert_int_equal(await_request(p.daemon, REQUEST_POST, 1).post.d.root, 9);
+    assert_int_equal(fake_await(p.daemon, REQUEST_POST, 0).post.d.dtype, 77);
+    assert_int_equal(fake_await(p.daemon, REQUEST_POST, 1).post.d.root, 9);
     assert_int_equal(q.post.d.op, 55);
-    assert_int_equal(count_requests(p.daemon, REQUEST_REGION_OPEN), 0);
+    assert_int_equal(fake_count(p.daemon, REQUEST_REGION_OPEN), 0);
     pair_stop(&p);
 }
 
@@ -852,7 +487,7 @@ static void a_denied_stage_is_a_rejection(void **state)
 
     (void)state;
     assert_int_equal(ruccl_all_reduce(p.comm, &ti, &to, RUCCL_SUM), -RUCCL_QUOTA);
-    assert_int_equal(await_request(p.daemon, REQUEST_POST, 0).post.rejection.code, ERROR_QUOTA);
+    assert_int_equal(fake_await(p.daemon, REQUEST_POST, 0).post.rejection.code, ERROR_QUOTA);
     pair_stop(&p);
 }
 
@@ -869,7 +504,7 @@ static void root_only_tensors_are_ignored_elsewhere(void **state)
     assert_int_equal(ruccl_broadcast(p.comm, NULL, &ti, 0), 0);
     assert_int_equal(ruccl_scatter(p.comm, &to, &ti, 0), 0);
     assert_int_equal(ruccl_reduce(p.comm, &ti, &to, RUCCL_SUM, 0), 0);
-    q = await_request(p.daemon, REQUEST_POST, 3);
+    q = fake_await(p.daemon, REQUEST_POST, 3);
     assert_int_equal(q.post.d.shape.axes[0], 2);
     assert_int_equal(q.post.in.region, 0);
     assert_int_not_equal(q.post.out.region, 0);
@@ -893,16 +528,16 @@ static void pairs_take_no_number_and_splits_do(void **state)
     assert_string_equal(ruccl_id(child), "rc1-child@here");
     assert_int_equal(ruccl_split(p.comm, RUCCL_COLOR_NONE, 0, &child), 0);
     assert_null(child.member);
-    q = await_request(p.daemon, REQUEST_POST, 0);
+    q = fake_await(p.daemon, REQUEST_POST, 0);
     assert_int_equal(q.post.sequence, 0);
     assert_int_equal(q.post.peer, 2);
     assert_int_equal(q.post.tag, 5);
-    q = await_request(p.daemon, REQUEST_POST, 1);
+    q = fake_await(p.daemon, REQUEST_POST, 1);
     assert_int_not_equal(q.post.out.region, 0);
-    q = await_request(p.daemon, REQUEST_POST, 2);
+    q = fake_await(p.daemon, REQUEST_POST, 2);
     assert_int_equal(q.post.sequence, 1);
     assert_int_equal(q.post.key, -7);
-    assert_int_equal(await_request(p.daemon, REQUEST_POST, 3).post.sequence, 2);
+    assert_int_equal(fake_await(p.daemon, REQUEST_POST, 3).post.sequence, 2);
     pair_stop(&p);
 }
 
@@ -913,8 +548,8 @@ static void budgets_wrap_and_unwrap(void **state)
     (void)state;
     assert_int_equal(ruccl_barrier(ruccl_bounded(p.comm, 0)), 0);
     assert_int_equal(ruccl_barrier(ruccl_unbounded(ruccl_bounded(p.comm, 5))), 0);
-    assert_int_equal(await_request(p.daemon, REQUEST_POST, 0).post.d.budget, 0);
-    assert_true(await_request(p.daemon, REQUEST_POST, 1).post.d.budget == RUCCL_NO_BUDGET);
+    assert_int_equal(fake_await(p.daemon, REQUEST_POST, 0).post.d.budget, 0);
+    assert_true(fake_await(p.daemon, REQUEST_POST, 1).post.d.budget == RUCCL_NO_BUDGET);
     pair_stop(&p);
 }
 
@@ -953,7 +588,7 @@ static void in_place_forms_of_plain_memory_alias_in_the_stage_too(void **state)
 
     (void)state;
     assert_int_equal(ruccl_all_gather(p.comm, &block, &whole), 0);
-    q = await_request(p.daemon, REQUEST_POST, 0);
+    q = fake_await(p.daemon, REQUEST_POST, 0);
     assert_int_equal(q.post.in.region, q.post.out.region);
     assert_int_equal(q.post.in.offset, 6);
     assert_int_equal(q.post.out.offset, 0);
@@ -961,7 +596,7 @@ static void in_place_forms_of_plain_memory_alias_in_the_stage_too(void **state)
     assert_int_equal(bytes[6], 7);
 
     assert_int_equal(ruccl_reduce_scatter(p.comm, &whole, &block, RUCCL_SUM), 0);
-    q = await_request(p.daemon, REQUEST_POST, 1);
+    q = fake_await(p.daemon, REQUEST_POST, 1);
     assert_int_equal(q.post.in.region, q.post.out.region);
     assert_int_equal(q.post.in.offset, 0);
     assert_int_equal(q.post.out.offset, 6);
@@ -981,10 +616,10 @@ static void a_failed_or_released_work_leaves_plain_output_alone(void **state)
     assert_int_equal(ruccl_all_reduce_async(p.comm, &ti, &to, RUCCL_SUM, &failed), 0);
     assert_int_equal(ruccl_all_reduce_async(p.comm, &ti, &to, RUCCL_SUM, &released), 0);
     ruccl_work_release(released);
-    q = await_request(p.daemon, REQUEST_POST, 0);
-    complete(p.daemon, &q, ERROR_MISMATCH, "ranks disagree");
-    q = await_request(p.daemon, REQUEST_POST, 1);
-    complete(p.daemon, &q, ERROR_NONE, "");
+    q = fake_await(p.daemon, REQUEST_POST, 0);
+    fake_complete(p.daemon, &q, ERROR_MISMATCH, "ranks disagree");
+    q = fake_await(p.daemon, REQUEST_POST, 1);
+    fake_complete(p.daemon, &q, ERROR_NONE, "");
     assert_int_equal(ruccl_work_wait(failed, -1), -RUCCL_MISMATCH);
     assert_string_equal(ruccl_last_error()->text, "ranks disagree");
     ruccl_work_release(failed);
@@ -1016,7 +651,7 @@ static void regions_are_used_as_they_are(void **state)
     out = (struct ruccl_tensor){ RUCCL_U8, 0, { 0 }, region, 5, NULL };
     assert_int_equal(ruccl_all_reduce(p.comm, &in, &out, RUCCL_SUM), 0);
     assert_int_equal(data[5], 42);
-    q = await_request(p.daemon, REQUEST_POST, 0);
+    q = fake_await(p.daemon, REQUEST_POST, 0);
     assert_int_equal(q.post.in.offset, 3);
     assert_int_equal(p.daemon->regions_opened, 1);
     ruccl_free(region);
@@ -1045,8 +680,7 @@ static void a_region_ends_where_it_was_asked_to(void **state)
         struct ruccl_tensor t = { RUCCL_U8, 1, { rows[i].bytes }, region, rows[i].offset, NULL };
 
         assert_int_equal(ruccl_all_reduce(p.comm, &t, &t, RUCCL_SUM), -(int)rows[i].code);
-        assert_int_equal(await_request(p.daemon, REQUEST_POST, i).post.rejection.code,
-                         rows[i].code);
+        assert_int_equal(fake_await(p.daemon, REQUEST_POST, i).post.rejection.code, rows[i].code);
     }
     assert_non_null(strstr(ruccl_last_error()->text, "region of 100 bytes"));
     pair_stop(&p);
@@ -1122,7 +756,7 @@ static void no_more_than_a_quarter_lies_fallow(void **state)
         struct request q;
 
         assert_int_equal(ruccl_alloc(p.conn, sizes[i], &region), 0);
-        q = await_request(p.daemon, REQUEST_REGION_OPEN, i);
+        q = fake_await(p.daemon, REQUEST_REGION_OPEN, i);
         assert_in_range(q.region_open.bytes, sizes[i], MAX(sizes[i] / 4 * 5, sizes[i] + 4095));
     }
     pair_stop(&p);
@@ -1137,11 +771,11 @@ static void idle_memory_is_bounded(void **state)
     assert_int_equal(ruccl_alloc(p.conn, 4096, &small), 0);
     assert_int_equal(ruccl_alloc(p.conn, 256u << 20, &large), 0);
     ruccl_free(large);
-    assert_int_equal(count_requests(p.daemon, REQUEST_REGION_CLOSE), 0);
+    assert_int_equal(fake_count(p.daemon, REQUEST_REGION_CLOSE), 0);
     ruccl_free(small);
     /* What has been idle longest went. */
-    assert_int_equal(await_request(p.daemon, REQUEST_REGION_CLOSE, 0).region_close.region,
-                     await_request(p.daemon, REQUEST_REGION_OPEN, 1).region_open.region);
+    assert_int_equal(fake_await(p.daemon, REQUEST_REGION_CLOSE, 0).region_close.region,
+                     fake_await(p.daemon, REQUEST_REGION_OPEN, 1).region_open.region);
     assert_int_equal(ruccl_alloc(p.conn, 4096, &small), 0);
     assert_int_equal(p.daemon->regions_opened, 2);
     pair_stop(&p);
@@ -1197,10 +831,10 @@ static void memory_is_not_handed_out_under_an_unfinished_operation(void **state)
         ruccl_work_release(post_and_free(&p, region, as_out));
         assert_int_equal(ruccl_alloc(p.conn, 100, &other), 0);
         assert_ptr_not_equal(ruccl_region_data(other), data);
-        assert_int_equal(count_requests(p.daemon, REQUEST_REGION_CLOSE), 0);
+        assert_int_equal(fake_count(p.daemon, REQUEST_REGION_CLOSE), 0);
 
-        q = await_request(p.daemon, REQUEST_POST, 0);
-        complete(p.daemon, &q, ERROR_NONE, "");
+        q = fake_await(p.daemon, REQUEST_POST, 0);
+        fake_complete(p.daemon, &q, ERROR_NONE, "");
         /* The barrier's answer comes behind that of the work. */
         p.daemon->b.hold_posts = false;
         assert_int_equal(ruccl_barrier(p.comm), 0);
@@ -1221,7 +855,7 @@ static void memory_freed_under_an_operation_goes_with_the_connection(void **stat
     assert_int_equal(ruccl_alloc(p.conn, 100, &region), 0);
     assert_int_equal(ruccl_alloc(p.conn, 100, &kept), 0);
     work = post_and_free(&p, region, false);
-    daemon_die(p.daemon);
+    fake_die(p.daemon);
     assert_int_equal(ruccl_work_wait(work, -1), -RUCCL_DAEMON_LOST);
     ruccl_work_release(work);
     ((uint8_t *)ruccl_region_data(kept))[0] = 1; /* stays its caller's */
@@ -1240,15 +874,15 @@ static void memory_without_pages_is_not_handed_out_again(void **state)
     (void)state;
     assert_int_equal(ruccl_alloc(p.conn, 100, &region), 0);
     work = post_and_free(&p, region, true);
-    q = await_request(p.daemon, REQUEST_POST, 0);
-    complete(p.daemon, &q, ERROR_MEMORY_FAULT, "no pages");
+    q = fake_await(p.daemon, REQUEST_POST, 0);
+    fake_complete(p.daemon, &q, ERROR_MEMORY_FAULT, "no pages");
     assert_int_equal(ruccl_work_wait(work, -1), -RUCCL_MEMORY_FAULT);
     ruccl_work_release(work);
     assert_int_equal(ruccl_alloc(p.conn, 100, &region), 0);
     assert_int_equal(p.daemon->regions_opened, 3);
     /* Its stage went as well: nobody knows which of them it was. */
-    assert_int_equal(await_request(p.daemon, REQUEST_REGION_OPEN, 2).region_open.bytes, 4096);
-    await_request(p.daemon, REQUEST_REGION_CLOSE, 1);
+    assert_int_equal(fake_await(p.daemon, REQUEST_REGION_OPEN, 2).region_open.bytes, 4096);
+    fake_await(p.daemon, REQUEST_REGION_CLOSE, 1);
     pair_stop(&p);
 }
 
@@ -1272,7 +906,7 @@ static void register_names_the_missing_property(void **state)
     close(fd);
     memset(ruccl_region_data(region), 1, 4096);
     ruccl_release(region);
-    await_request(p.daemon, REQUEST_REGION_CLOSE, 0);
+    fake_await(p.daemon, REQUEST_REGION_CLOSE, 0);
     pair_stop(&p);
 }
 
@@ -1293,8 +927,8 @@ static void exchange_counts_are_checked_and_come_back(void **state)
     assert_non_null(strstr(ruccl_last_error()->text, "negative"));
     assert_int_equal(ruccl_all_to_all_v(p.comm, &ti, good, &to, good, received), 0);
     assert_int_equal(received[1], 2);
-    assert_int_equal(await_request(p.daemon, REQUEST_POST, 2).post.out_rows, 5);
-    assert_int_equal(count_requests(p.daemon, REQUEST_EXPECT), 1);
+    assert_int_equal(fake_await(p.daemon, REQUEST_POST, 2).post.out_rows, 5);
+    assert_int_equal(fake_count(p.daemon, REQUEST_EXPECT), 1);
     /* The two rows that came, and no more. */
     assert_int_equal(out[1], 3);
     assert_int_equal(out[2], 0xee);
