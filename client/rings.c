@@ -9,7 +9,6 @@
 #include "client/region.h"
 
 #define MISSES_MAX 16u
-#define CROWDED_NS 50000 /* that others, busy, had the CPU when it was given away */
 
 static int rings_share(struct ruccl_conn *c, int memfd, int64_t deadline, struct error *e)
 {
@@ -64,16 +63,13 @@ static bool worth_looking(const struct rings *r)
 
 static bool look(struct rings *r, int64_t deadline)
 {
-    int64_t before = conn_now(), now = before;
-    const int64_t until = MIN(before + r->spin_ns, deadline);
+    const int64_t until = MIN(conn_now() + r->spin_ns, deadline);
 
     ring_disarm(&r->replies);
     while (ring_is_empty(&r->replies)) {
-        if (now >= until || now - before > CROWDED_NS)
+        if (conn_now() >= until)
             return false;
-        before = now;
         sched_yield();
-        now = conn_now();
     }
     return true;
 }

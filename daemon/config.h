@@ -20,6 +20,7 @@ struct config {
     uint64_t socket_mode;
     char node[CONFIG_NODE_BYTES]; /* a UUID in its 36 characters; never empty once parsed */
     uint64_t workers;             /* 0: the device chooses */
+    uint64_t priority;            /* a negated nice value */
     uint64_t chunk_bytes;
     uint64_t rings; /* 0 or 1 */
     uint64_t spin_us;

@@ -12,7 +12,7 @@
 
 #define TAKES_PER_TURN 64u /* requests of one session before the others have their turn */
 #define LOOKS_PER_TURN 16u /* at every ring, before the sockets have theirs */
-#define CROWDED_US     50u /* that others had the CPU when we gave it away */
+#define CROWDED_US     200u /* that others had the CPU when we gave it away */
 
 /* The client's memory may fail under us. Return: false, and the session is over, if it has. */
 static bool rings_are_whole(struct session *s)
