@@ -51,8 +51,8 @@ static const struct option_row rows[] = {
     { "daemon", "workers", TYPE_COUNT, AT(workers), "0", 0, 1024, false,
       "Threads that move and reduce bytes. 0: one per CPU." },
     { "daemon", "priority", TYPE_COUNT, AT(priority), "8", 0, 20, false,
-      "Steps of niceness by which the daemon goes before others, where the system lets it. Ranks that "
-      "wait take turns with it on the same CPUs." },
+      "Steps of niceness by which the daemon goes before others while it works on more than a little, "
+      "where the system lets it: ranks that wait take turns with it on the same CPUs." },
     { "daemon", "chunk_bytes", TYPE_BYTES, AT(chunk_bytes), "4MiB", 4 * KIB, TIB, false,
       "Bytes of a rank's block in one chunk of a collective that has no budget." },
     { "daemon", "rings", TYPE_SWITCH, AT(rings), "yes", 0, 0, false,

@@ -1,8 +1,6 @@
 /* ruccld: puts the daemon together, in the order that its parts stand on each other. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -26,13 +24,6 @@ static uid_t overflow_uid(void)
         uid = 65534;
     fclose(f);
     return uid;
-}
-
-/* Before there are threads, which inherit it. Not everybody may, and it is about speed alone. */
-static void go_first(const struct config *config)
-{
-    if (config->priority && setpriority(PRIO_PROCESS, 0, -(int)config->priority) < 0)
-        log_info(NULL, "without priority: %s", strerror(errno));
 }
 
 static int serve(const struct server_parts *parts, struct error *e)
@@ -73,7 +64,12 @@ static int run(struct config *config, int argc, char **argv, struct error *e)
         .kernels = kernel_row_best()->name,
         .overflow_uid = overflow_uid(),
     };
-    int r = device_host.open((unsigned)config->workers, &parts.device, e);
+    int r;
+
+    /* for the device's threads, which inherit it. Not everybody may, and it is about speed alone */
+    setpriority(PRIO_PROCESS, 0, -(int)config->priority);
+    r = device_host.open((unsigned)config->workers, &parts.device, e);
+    setpriority(PRIO_PROCESS, 0, 0);
 
     if (r < 0)
         return r;
@@ -104,7 +100,6 @@ int main(int argc, char **argv)
         return EXIT_SUCCESS;
 
     log_open((enum log_target)config.log_target, (enum log_level)config.log_level);
-    go_first(&config);
     r = run(&config, argc, argv, &e);
     if (r == 0)
         return EXIT_SUCCESS;

@@ -11,6 +11,7 @@ struct engine {
     struct list runs; /* struct run; whose turn is next comes first */
     uint32_t nruns;
     bool wants_turn;
+    bool works;
 };
 
 int engine_new(struct device *device, struct engine **ret)
@@ -60,6 +61,7 @@ int engine_submit(struct engine *e, struct run *run)
 {
     int r = engine_issue(e, run);
 
+    e->works = r == ENGINE_PENDING;
     if (r == ENGINE_PENDING)
         engine_add(e, run);
     return r;
@@ -104,6 +106,11 @@ int engine_poll(struct engine *e)
 bool engine_wants_turn(const struct engine *e)
 {
     return e->wants_turn || device_wants_turn(e->device);
+}
+
+bool engine_works(const struct engine *e)
+{
+    return e->works;
 }
 
 int engine_fd(const struct engine *e)

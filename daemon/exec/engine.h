@@ -38,6 +38,9 @@ int engine_poll(struct engine *engine);
 /* Whether engine_poll() has something to do without waiting for the descriptor. */
 bool engine_wants_turn(const struct engine *engine);
 
+/* Whether the last run that was submitted was too much to be done at once. */
+bool engine_works(const struct engine *engine);
+
 int engine_fd(const struct engine *engine);
 
 #endif

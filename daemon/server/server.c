@@ -38,6 +38,7 @@ struct server {
     struct listener listener;
     enum server_state state;
     uint64_t state_deadline; /* of DRAINING and CLOSING */
+    bool goes_first;
     uint64_t accept_pause;   /* until when nothing is accepted; 0: accepting */
     int spare_fd;            /* given up to turn a connection away when there is no room for one */
 
@@ -153,6 +154,21 @@ static void server_arm(struct server *s, bool busy, uint64_t due, uint64_t now)
     }
 }
 
+/*
+ * The scheduler is fair: a rank that looks for its answer on this thread's CPU is given as much of
+ * it as the work took. So the thread goes first while there is work; with none to speak of, that
+ * would only keep the ranks from their turn.
+ */
+static void server_go_first(struct server *s, bool first)
+{
+    const int nice = first ? -(int)s->parts->config->priority : 0;
+
+    if (first == s->goes_first)
+        return;
+    s->goes_first = first;
+    setpriority(PRIO_PROCESS, 0, nice); /* not everybody may, and it is about speed alone */
+}
+
 static void on_turn(uv_prepare_t *handle)
 {
     struct server *s = handle->data;
@@ -160,6 +176,7 @@ static void on_turn(uv_prepare_t *handle)
     bool busy = sessions_look(&s->service, engine_wants_turn(engine));
     uint64_t now = service_now(), due;
 
+    server_go_first(s, engine_works(engine));
     if (engine_wants_turn(engine))
         engine_poll(engine);
     if (comms_deadline(s->parts->comms) <= now)
