@@ -5,6 +5,7 @@
 #include <sys/un.h>
 
 #include "client/ctl/fetch.h"
+#include "client/ctl/plan.h"
 #include "client/ctl/print.h"
 #include "shared/socket_path.h"
 
@@ -12,8 +13,10 @@
 
 static const char help[] =
     "Usage: rucclctl status [--json] [--socket PATH]\n"
+    "       rucclctl plan --collective NAME [OPTION...]\n"
     "\n"
-    "Shows what the ruCCL daemon of this node is doing: its sessions, its communicators, the\n"
+    "status shows what the ruCCL daemon of this node is doing: its sessions, its communicators, "
+    "the\n"
     "operations they wait in, and which ranks have arrived there and which have not.\n"
     "\n"
     "  --json         print one JSON object\n"
@@ -22,7 +25,25 @@ static const char help[] =
     "  --help         print this\n"
     "  --version      print the version\n"
     "\n"
-    "Exit status: 0; 1 if no daemon answers; 2 for arguments that mean nothing.\n";
+    "plan asks no daemon. It shows what an operation between nodes would take by every algorithm,\n"
+    "beside what none is below, and the steps of one piece by the cheapest.\n"
+    "\n"
+    "  --collective NAME   all_reduce, all_gather, ...\n"
+    "  --nodes N           nodes (2)\n"
+    "  --ranks-per-node M  ranks on every node (1)\n"
+    "  --bytes S           of one rank; of a pair for all_to_all (1048576)\n"
+    "  --dtype NAME        element type (f32)\n"
+    "  --op NAME           of the reductions (sum)\n"
+    "  --budget BYTES      as the operation's; else none\n"
+    "  --algorithm NAME    show the steps of this one\n"
+    "  --node K            show the steps of this node (0)\n"
+    "  --latency-us T      of a message between two nodes (5)\n"
+    "  --message-us T      that a message keeps a link busy, beside its bytes (1)\n"
+    "  --bandwidth-gbs G   of a node's link, each direction, 10^9 bytes/s (12.5)\n"
+    "  --memory-gbs G      of a node's memory, read and written (10)\n"
+    "\n"
+    "Exit status: 0; 1 if no daemon answers, or nothing can be planned so; 2 for arguments that\n"
+    "mean nothing.\n";
 
 struct arguments {
     bool help, version, json;
@@ -101,16 +122,41 @@ static int show_status(const struct arguments *a, FILE *out, struct error *e)
     return print_json(&status, out, e);
 }
 
+static int show_plan(const struct plan_options *o, FILE *out, struct error *e)
+{
+    struct plan_report report;
+    int r = plan_report(o, &report, e);
+
+    if (r == 0 && o->json)
+        r = plan_print_json(&report, out, e);
+    else if (r == 0)
+        plan_print_text(&report, out);
+    plan_report_fini(&report);
+    return r;
+}
+
+static bool asks_for_help(int argc, char **argv)
+{
+    return argc == 3 && !strcmp(argv[2], "--help");
+}
+
 int ctl_run(int argc, char **argv, FILE *out, FILE *err)
 {
+    const bool plan = argc > 1 && !strcmp(argv[1], "plan") && !asks_for_help(argc, argv);
+    struct plan_options options;
     struct arguments a = { 0 };
     struct error e = { 0 };
+    int r;
 
-    int r = parse_arguments(argc, argv, err, &a);
+    if (plan && plan_parse(argc - 1, argv + 1, &options, &e) < 0)
+        return usage(err, e.text, "");
+    r = plan ? 0 : parse_arguments(argc, argv, err, &a);
     if (r > 0)
         return r;
 
-    if (a.help)
+    if (plan)
+        r = show_plan(&options, out, &e);
+    else if (a.help)
         fputs(help, out);
     else if (a.version)
         fputs("rucclctl " PROJECT_VERSION "\n", out);

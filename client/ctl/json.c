@@ -139,10 +139,8 @@ static json_t *json_status(const struct status *s)
     return object_end(&o);
 }
 
-int print_json(const struct status *s, FILE *out, struct error *e)
+int json_write(json_t *root, FILE *out, struct error *e)
 {
-    json_t *root = json_status(s);
-
     if (!root)
         return error_set(e, ERROR_NO_MEMORY, "out of memory for JSON");
 
@@ -153,4 +151,9 @@ int print_json(const struct status *s, FILE *out, struct error *e)
         return error_set(e, ERROR_SYSTEM, "cannot write the output");
     fputc('\n', out);
     return 0;
+}
+
+int print_json(const struct status *s, FILE *out, struct error *e)
+{
+    return json_write(json_status(s), out, e);
 }

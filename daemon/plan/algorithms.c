@@ -5,6 +5,7 @@
 /* clang-format off */
 #define HIERARCHICAL(KIND, emit)                                                                   \
     { COLLECTIVE_##KIND, "hierarchical", hierarchical_fits, hierarchical_cost, hierarchical_##emit }
+#define ROW(KIND, name, fits, emit) { COLLECTIVE_##KIND, name, fits, emit##_cost, emit }
 
 const struct algorithm algorithms[] = {
     HIERARCHICAL(ALL_REDUCE, all_reduce),
@@ -18,8 +19,35 @@ const struct algorithm algorithms[] = {
     HIERARCHICAL(ALL_TO_ALL_V, exchange),
     HIERARCHICAL(SEND, pair),
     HIERARCHICAL(RECV, pair),
+    ROW(ALL_REDUCE, "direct", between_nodes_fits, direct_all_reduce),
+    ROW(ALL_REDUCE, "pairwise", between_nodes_fits, pairwise_all_reduce),
+    ROW(ALL_REDUCE, "halving-doubling", halving_fits, halving_all_reduce),
+    ROW(ALL_REDUCE, "tree", between_nodes_fits, tree_all_reduce),
+    ROW(ALL_REDUCE, "ring", ring_fits, ring_all_reduce),
+    ROW(REDUCE_SCATTER, "direct", between_nodes_fits, direct_reduce_scatter),
+    ROW(REDUCE_SCATTER, "pairwise", between_nodes_fits, pairwise_reduce_scatter),
+    ROW(REDUCE_SCATTER, "halving-doubling", halving_fits, halving_reduce_scatter),
+    ROW(REDUCE_SCATTER, "ring", ring_fits, ring_reduce_scatter),
+    ROW(ALL_GATHER, "direct", between_nodes_fits, direct_all_gather),
+    ROW(ALL_GATHER, "pairwise", between_nodes_fits, pairwise_all_gather),
+    ROW(ALL_GATHER, "halving-doubling", halving_fits, halving_all_gather),
+    ROW(ALL_GATHER, "ring", ring_fits, ring_all_gather),
+    ROW(BROADCAST, "direct", between_nodes_fits, direct_broadcast),
+    ROW(BROADCAST, "tree", between_nodes_fits, tree_broadcast),
+    ROW(REDUCE, "direct", between_nodes_fits, direct_reduce),
+    ROW(REDUCE, "tree", between_nodes_fits, tree_reduce),
+    ROW(GATHER, "direct", between_nodes_fits, direct_gather),
+    ROW(GATHER, "tree", between_nodes_fits, tree_gather),
+    ROW(SCATTER, "direct", between_nodes_fits, direct_scatter),
+    ROW(SCATTER, "tree", between_nodes_fits, tree_scatter),
+    ROW(ALL_TO_ALL, "direct", between_nodes_fits, direct_exchange),
+    ROW(ALL_TO_ALL, "pairwise", between_nodes_fits, pairwise_exchange),
+    ROW(ALL_TO_ALL_V, "direct", between_nodes_fits, direct_exchange),
+    ROW(ALL_TO_ALL_V, "pairwise", between_nodes_fits, pairwise_exchange),
     { COLLECTIVE_NONE },
 };
+#undef ROW
+#undef HIERARCHICAL
 /* clang-format on */
 
 /* The field's names, whether a row has them or not: a forced one that fits nothing is named so. */
@@ -40,7 +68,7 @@ static int unsupported_error(const struct descriptor *d, const char *forced, str
     struct text fitting = { 0 };
 
     for (const struct algorithm *a = algorithms; a->kind != COLLECTIVE_NONE; a++)
-        if (a->kind == d->kind && a->fits(d))
+        if (a->kind == d->kind && a->fits(d, 1))
             text_add(&fitting, ", %s", a->name);
     return error_set(e, ERROR_UNSUPPORTED_ALGORITHM, "%s: algorithm \"%.32s\" %s; use auto%s",
                      collective_get(d->kind)->name, forced,
@@ -51,20 +79,15 @@ static int unsupported_error(const struct descriptor *d, const char *forced, str
 int algorithm_choose(const struct descriptor *d, const char *forced, const struct algorithm **ret,
                      struct error *e)
 {
-    const struct algorithm *best = NULL;
-
     if (!forced)
         forced = "auto";
     for (const struct algorithm *a = algorithms; a->kind != COLLECTIVE_NONE; a++) {
-        if (a->kind != d->kind || !a->fits(d))
+        if (a->kind != d->kind || !a->fits(d, 1))
             continue;
         if (strcmp(forced, "auto") && strcmp(forced, a->name))
             continue;
-        if (!best || a->cost(d) < best->cost(d))
-            best = a;
+        *ret = a;
+        return 0;
     }
-    if (!best)
-        return unsupported_error(d, forced, e);
-    *ret = best;
-    return 0;
+    return unsupported_error(d, forced, e);
 }

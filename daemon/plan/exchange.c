@@ -118,23 +118,34 @@ uint64_t exchange_received_after(const struct exchange *x, uint32_t rank, uint64
     return rows;
 }
 
+bool exchange_part(const struct exchange *x, uint32_t s, uint32_t d, const struct exchange_round *t,
+                   struct span *ret_in, struct span *ret_out)
+{
+    const uint64_t first = rows_until(t->round, t->rows), rows = exchange_rows(x, s, d);
+
+    if (first >= rows)
+        return false;
+
+    const uint64_t count = MIN(t->rows, rows - first) * t->row_elements;
+    const uint64_t from = (*exchange_sent(x, s, d) + first) * t->row_elements;
+    const uint64_t to = (*exchange_received(x, s, d) + first) * t->row_elements;
+
+    *ret_in = (struct span){ BUFFER_IN, s, from, count };
+    *ret_out = (struct span){ BUFFER_OUT, d, to, count };
+    return true;
+}
+
 int exchange_emit(struct plan *p, const struct exchange *x, uint32_t s, uint64_t t, uint64_t rows_p,
                   uint64_t row)
 {
-    const uint64_t first = rows_until(t, rows_p);
+    const struct exchange_round round = { t, rows_p, row };
 
     for (uint32_t d = 0; d < x->nranks; d++) {
-        const uint64_t rows = exchange_rows(x, s, d);
+        struct span in, out;
+        int r = 0;
 
-        if (first >= rows)
-            continue;
-
-        const uint64_t count = MIN(rows_p, rows - first) * row;
-        const uint64_t from = (*exchange_sent(x, s, d) + first) * row;
-        const uint64_t to = (*exchange_received(x, s, d) + first) * row;
-        int r = plan_add(p, STEP_COPY, (struct span){ BUFFER_IN, s, from, count },
-                         (struct span){ BUFFER_OUT, d, to, count });
-
+        if (exchange_part(x, s, d, &round, &in, &out))
+            r = plan_add(p, STEP_COPY, in, out);
         if (r < 0)
             return r;
     }

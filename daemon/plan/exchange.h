@@ -28,10 +28,21 @@ uint64_t exchange_sent_after(const struct exchange *x, uint32_t rank, uint64_t r
 uint64_t exchange_received_after(const struct exchange *x, uint32_t rank, uint64_t rounds,
                                  uint64_t p);
 
+struct exchange_round {
+    uint64_t round;        /* t */
+    uint64_t rows;         /* p, of a pair */
+    uint64_t row_elements; /* every rank's rows times this fit in 64 bits: the tensors hold them */
+};
+
 /*
- * Appends source s's copies of round t: to each d, min(p, max(0, count - t*p)) rows from row
- * (rows before d in s's input) + t*p to row (prefix[s] at d) + t*p; `row` elements each
- * (every rank's rows times `row` fit in 64 bits: the tensors hold them).
+ * What goes from s to d in a round: min(p, max(0, count - t*p)) rows from row (rows before d in s's
+ * input) + t*p to row (prefix[s] at d) + t*p. False, with nothing written, where that is none.
+ */
+bool exchange_part(const struct exchange *x, uint32_t s, uint32_t d, const struct exchange_round *t,
+                   struct span *ret_in, struct span *ret_out);
+
+/*
+ * Appends source s's copies of round t, `rows_p` rows of `row` elements a pair, to every d.
  * Return: 0 or -ENOMEM.
  */
 int exchange_emit(struct plan *p, const struct exchange *x, uint32_t s, uint64_t t, uint64_t rows_p,

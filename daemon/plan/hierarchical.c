@@ -22,39 +22,39 @@
 #include "daemon/plan/algorithms.h"
 #include "daemon/plan/exchange.h"
 
-#define NODE_LATENCY_US   5.0  /* a task handed to a worker and back */
-#define NODE_BYTES_PER_US 10e3 /* memory traffic, read and written */
-
-static struct span span_in(const struct plan_args *a, uint32_t rank, uint32_t block)
-{
-    return (struct span){ BUFFER_IN, rank, block * a->stride, a->count };
-}
-
-static struct span span_out(const struct plan_args *a, uint32_t rank, uint32_t block)
-{
-    return (struct span){ BUFFER_OUT, rank, block * a->stride, a->count };
-}
-
 /* A fused reduction takes the ranks in their order: it is the canonical tree itself. */
-bool hierarchical_fits(const struct descriptor *d)
+bool hierarchical_fits(const struct descriptor *d, uint32_t nnodes)
 {
-    return d->nranks > 0;
+    return d->nranks > 0 && nnodes == 1;
 }
 
-double hierarchical_cost(const struct descriptor *d)
+struct cost hierarchical_cost(const struct load *l)
 {
-    const struct collective *c = collective_get(d->kind);
-    const bool pair = c->flags & COLLECTIVE_PAIR;
-    const double inputs = pair || c->flags & COLLECTIVE_IN_AT_ROOT ? 1 : d->nranks;
-    const double outputs = pair || c->flags & COLLECTIVE_OUT_AT_ROOT ? 1 : d->nranks;
-    uint64_t in_count, out_count;
-    struct shape in, out;
+    const double ranks = l->ranks;
+    double touched = 2 * ranks * ranks; /* the exchanges */
 
-    descriptor_shapes(d, &in, &out, NULL);
-    shape_count(&in, &in_count);
-    shape_count(&out, &out_count);
-    return NODE_LATENCY_US + (inputs * (double)in_count + outputs * (double)out_count) *
-                                 dtype_get(d->dtype)->width / NODE_BYTES_PER_US;
+    switch (l->kind) {
+    case COLLECTIVE_ALL_REDUCE:
+    case COLLECTIVE_GATHER:
+    case COLLECTIVE_SCATTER:
+        touched = 2 * ranks;
+        break;
+    case COLLECTIVE_REDUCE:
+    case COLLECTIVE_BROADCAST:
+        touched = ranks + 1;
+        break;
+    case COLLECTIVE_REDUCE_SCATTER:
+    case COLLECTIVE_ALL_GATHER:
+        touched = ranks * ranks + ranks;
+        break;
+    case COLLECTIVE_SEND:
+    case COLLECTIVE_RECV:
+        touched = 2;
+        break;
+    default:
+        break;
+    }
+    return (struct cost){ .touched = touched * (double)l->count };
 }
 
 int hierarchical_all_reduce(struct plan *p, const struct plan_args *a)

@@ -18,6 +18,8 @@ void plan_fini(struct plan *p)
 void plan_clear(struct plan *p)
 {
     p->nchannels = p->nsteps = p->nspans = 0;
+    p->scratch = p->partials = 0;
+    p->error = 0;
 }
 
 /* `items`, moved where it must be to hold `need` of `size` bytes; NULL, with `items` kept, if none.
@@ -35,21 +37,30 @@ static void *array_grow(void *items, uint32_t *cap, uint64_t need, size_t size)
     return moved;
 }
 
-int plan_add(struct plan *p, enum step_kind kind, struct span src, struct span dst)
+/* Room for so many more; -ENOMEM, with the plan unchanged, if there is none. */
+static int plan_reserve(struct plan *p, uint32_t nsteps, uint32_t nspans)
 {
-    struct step *steps = array_grow(p->steps, &p->steps_cap, p->nsteps + 1ull, sizeof(*steps));
+    struct step *steps =
+        array_grow(p->steps, &p->steps_cap, (uint64_t)p->nsteps + nsteps, sizeof(*steps));
 
     if (!steps)
         return -ENOMEM;
     p->steps = steps;
 
-    struct span *spans = array_grow(p->spans, &p->spans_cap, p->nspans + 2ull, sizeof(*spans));
+    struct span *spans =
+        array_grow(p->spans, &p->spans_cap, (uint64_t)p->nspans + nspans, sizeof(*spans));
 
     if (!spans)
         return -ENOMEM;
     p->spans = spans;
+    return 0;
+}
 
-    steps[p->nsteps++] = (struct step){
+int plan_add(struct plan *p, enum step_kind kind, struct span src, struct span dst)
+{
+    if (plan_reserve(p, 1, 2) < 0)
+        return -ENOMEM;
+    p->steps[p->nsteps++] = (struct step){
         .kind = kind,
         .channel = p->nchannels++,
         .after = STEP_NONE,
@@ -57,7 +68,70 @@ int plan_add(struct plan *p, enum step_kind kind, struct span src, struct span d
         .nsrc = 1,
         .ndst = 1,
     };
-    spans[p->nspans++] = src;
-    spans[p->nspans++] = dst;
+    p->spans[p->nspans++] = src;
+    p->spans[p->nspans++] = dst;
     return 0;
+}
+
+uint32_t plan_step(struct plan *p, struct step step)
+{
+    /* a span along, since an array of none has no address */
+    if (p->error || plan_reserve(p, 1, 1) < 0) {
+        p->error = -ENOMEM;
+        return STEP_NONE;
+    }
+    step.first_span = p->nspans;
+    p->nchannels = MAX(p->nchannels, step.channel + 1);
+    p->steps[p->nsteps] = step;
+    return p->nsteps++;
+}
+
+static bool plan_span(struct plan *p, struct span span)
+{
+    if (p->error || plan_reserve(p, 0, 1) < 0) {
+        p->error = -ENOMEM;
+        return false;
+    }
+    p->spans[p->nspans++] = span;
+    return true;
+}
+
+void plan_source(struct plan *p, struct span span)
+{
+    if (plan_span(p, span))
+        p->steps[p->nsteps - 1].nsrc++;
+}
+
+void plan_destination(struct plan *p, struct span span)
+{
+    if (plan_span(p, span))
+        p->steps[p->nsteps - 1].ndst++;
+}
+
+/* Elements of a message that lie in tensors. */
+static uint64_t message_outside(const struct plan *p, const struct step *s)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < s->nsrc + s->ndst && step_is_message(s); i++) {
+        const struct span *span = &p->spans[s->first_span + i];
+
+        n += span_is_tensor(span) ? span_total(p, span) : 0;
+    }
+    return n;
+}
+
+uint64_t plan_peak(const struct plan *p, uint32_t wide)
+{
+    uint64_t n = p->scratch + wide * p->partials;
+
+    for (uint32_t c = 0; c < p->nchannels; c++) {
+        uint64_t most = 0;
+
+        for (uint32_t i = 0; i < p->nsteps; i++)
+            if (p->steps[i].channel == c)
+                most = MAX(most, message_outside(p, &p->steps[i]));
+        n += most;
+    }
+    return n;
 }

@@ -72,8 +72,15 @@ class Includes(unittest.TestCase):
 
     def test_of_the_client_see_shared_and_proto_only(self):
         for path, kind, header in includes("client"):
+            # rucclctl shows plans by making them: numbers in, steps out, and nothing of a daemon
+            plans = "|daemon/plan" if path.startswith("client/ctl/plan") else ""
             if kind == '"':
-                self.assertRegex(header, r"^(client|shared|proto)/", f"{path} includes {header}")
+                self.assertRegex(header, rf"^(client|shared|proto{plans})/", f"{path}: {header}")
+
+    def test_of_the_plans_see_shared_only(self):
+        for path, kind, header in includes("daemon/plan"):
+            if kind == '"':
+                self.assertRegex(header, r"^(daemon/plan|shared)/", f"{path} includes {header}")
 
     def test_of_other_libraries_stay_in_their_place(self):
         for path, _, header in includes("shared", "proto", "daemon", "client"):

@@ -1,4 +1,4 @@
-/* Plans: every row of the table of algorithms, over small worlds; and the choice among the rows. */
+/* Plans on one node: every row that is for one, over small worlds; and the choice among them. */
 #include "tests/unit/unit.h"
 
 #include <errno.h>
@@ -108,7 +108,7 @@ static void walk_blocks(const struct algorithm *a, enum dtype_id dtype, uint32_t
                 struct world w = world_of(a->kind, dtype, nranks, root, counts[i]);
 
                 w.in_place = in_place;
-                if (a->fits(&w.d))
+                if (a->fits(&w.d, 1))
                     world_try(&w, a, lengths[k]);
             }
 }
@@ -175,6 +175,27 @@ TEST(a_plan_that_cannot_grow_is_unchanged)
     plan_fini(&p);
 }
 
+TEST(a_plan_without_room_says_so_until_it_is_cleared)
+{
+    const struct span span = { BUFFER_IN, 0, 0, 1 };
+    struct plan p;
+
+    plan_init(&p, 1);
+    assert_int_equal(plan_step(&p, (struct step){ STEP_SEND, 0, STEP_NONE }), 0);
+    p.nspans = p.spans_cap = UINT32_MAX;
+    plan_source(&p, span);
+    assert_int_equal(p.error, -ENOMEM);
+    p.nspans = p.spans_cap = 1;
+    plan_source(&p, span);
+    assert_int_equal(plan_step(&p, (struct step){ STEP_SEND, 0, STEP_NONE }), STEP_NONE);
+    assert_int_equal(p.nsteps, 1);
+    assert_int_equal(p.steps[0].nsrc, 0);
+    plan_clear(&p);
+    assert_int_equal(p.error, 0);
+    assert_int_equal(plan_step(&p, (struct step){ STEP_SEND, 0, STEP_NONE }), 0);
+    plan_fini(&p);
+}
+
 static struct descriptor all_reduce_of(uint64_t n, uint32_t nranks)
 {
     return (struct descriptor){ .kind = COLLECTIVE_ALL_REDUCE,
@@ -229,16 +250,17 @@ TEST(the_names_are_the_fields)
 TEST(whatever_moves_something_can_be_planned_and_priced)
 {
     for (uint32_t kind = 1; kind < COLLECTIVE_END; kind++) {
-        struct descriptor small = all_reduce_of(12, 4), large = all_reduce_of(12000, 4);
+        const struct load small = { kind, 1, 4, 12, 1 }, large = { kind, 1, 4, 12000, 1 };
+        struct descriptor d = all_reduce_of(12, 4);
         const struct algorithm *a;
 
-        small.kind = large.kind = (enum collective_id)kind;
+        d.kind = (enum collective_id)kind;
         if (collective_get(kind)->shape == SHAPE_NONE)
             continue;
-        assert_int_equal(algorithm_choose(&small, NULL, &a, NULL), 0);
+        assert_int_equal(algorithm_choose(&d, NULL, &a, NULL), 0);
         assert_int_equal(a->kind, kind);
-        assert_true(a->cost(&small) > 0);
-        assert_true(a->cost(&large) > a->cost(&small));
+        assert_true(a->cost(&small).touched > 0);
+        assert_true(a->cost(&large).touched > a->cost(&small).touched);
     }
 }
 
@@ -248,6 +270,7 @@ int main(void)
         cmocka_unit_test(every_row_is_sound_and_gives_the_canonical_bits),
         cmocka_unit_test(a_chunk_is_one_pass_over_the_ranks),
         cmocka_unit_test(a_plan_that_cannot_grow_is_unchanged),
+        cmocka_unit_test(a_plan_without_room_says_so_until_it_is_cleared),
         cmocka_unit_test(the_only_row_is_chosen_unforced_and_by_name),
         cmocka_unit_test(a_forced_name_that_does_not_fit_is_told_which_do),
         cmocka_unit_test(the_names_are_the_fields),
