@@ -199,7 +199,7 @@ static void on_left(void *owner, struct member *m)
     join_answer(s, ms, &e);
     membership_take_member(s, ms);
     membership_free(s, ms);
-    session_sweep_regions(s);
+    service_sweep_regions(s->service);
     session_reply_done(s, serial, &none);
 }
 

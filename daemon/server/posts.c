@@ -248,7 +248,7 @@ void session_persistent_close(struct session *s, const struct request *r, struct
     if (ms && member_persistent_free(ms->member, r->persistent_close.persistent) < 0)
         error_set(&e, ERROR_NOT_FOUND, "persistent operation %u of communicator %u is not open",
                   r->persistent_close.persistent, r->persistent_close.comm);
-    session_sweep_regions(s);
+    service_sweep_regions(s->service);
     session_reply_done(s, r->serial, &e);
 }
 
@@ -305,6 +305,7 @@ void session_completed(void *owner, struct member *m, uint64_t serial, const str
     slot->used = false;
     s->in_flight--;
     child_arrive(s, slot, c);
+    service_sweep_regions(s->service);
 
     if (c->error)
         rc->error = *c->error;

@@ -7,7 +7,8 @@
 /* A mapping that regions of one session share: the same file of the same size is mapped once. */
 struct memory {
     struct mapping *mapping;
-    struct list link; // session::lingering, once there are no users
+    struct session *session;
+    struct list link; // service::lingering, once there are no users
     unsigned users;
     bool known; /* in session::memories; another size of the same file may have come before */
 };
@@ -16,8 +17,9 @@ struct region {
     struct memory *memory;
 };
 
-static void memory_free(struct session *s, struct memory *m)
+static void memory_free(struct memory *m)
 {
+    struct session *s = m->session;
     uint64_t bytes = m->mapping->bytes;
 
     list_remove(&m->link);
@@ -33,13 +35,13 @@ static bool memory_is_held(const struct memory *m)
     return m->mapping->refs > 1;
 }
 
-void session_sweep_regions(struct session *s)
+void service_sweep_regions(struct service *service)
 {
     struct memory *m, *tmp;
 
-    list_for_each_safe(m, tmp, &s->lingering, link)
+    list_for_each_safe(m, tmp, &service->lingering, link)
         if (!memory_is_held(m))
-            memory_free(s, m);
+            memory_free(m);
 }
 
 /* The last region that uses it is gone. */
@@ -47,8 +49,8 @@ static void memory_retire(struct session *s, struct memory *m)
 {
     if (m->known)
         map_take(&s->memories, m->mapping->ino);
-    list_append(&s->lingering, &m->link);
-    session_sweep_regions(s);
+    list_append(&s->service->lingering, &m->link);
+    service_sweep_regions(s->service);
 }
 
 static int memory_find(struct session *s, int fd, uint64_t bytes, struct memory **ret)
@@ -80,6 +82,7 @@ static int memory_import(struct session *s, int fd, uint64_t bytes, struct memor
         free(m);
         return r;
     }
+    m->session = s;
     m->users = 1;
     list_init(&m->link);
     if (!map_get(&s->memories, m->mapping->ino))
@@ -117,7 +120,7 @@ static int region_open(struct session *s, uint32_t number, int fd, uint64_t byte
 
     if (r < 0)
         return r;
-    session_sweep_regions(s);
+    service_sweep_regions(s->service);
     r = quota_charge(q, s->uid, QUOTA_REGION_BYTES, bytes, e);
     if (r == 0) {
         r = region_add(s, number, fd, bytes, e);
@@ -178,12 +181,15 @@ struct mapping *session_find_region(const struct session *s, uint32_t number)
 void session_undo_regions(struct session *s)
 {
     struct region *region;
+    struct memory *m, *tmp;
     size_t place = 0;
 
     while ((region = map_next(&s->regions, &place)))
         region_free(s, region);
-    while (!list_empty(&s->lingering))
-        memory_free(s, list_first(&s->lingering, struct memory, link));
+    list_for_each_safe(m, tmp, &s->service->lingering, link)
+        if (m->session == s)
+            memory_free(m);
+    service_sweep_regions(s->service); /* what its members have let go of */
     map_fini(&s->regions);
     map_fini(&s->memories);
 }

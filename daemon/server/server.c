@@ -396,6 +396,7 @@ static void service_init(struct service *service, const struct server_parts *par
     list_init(&service->timed);
     list_init(&service->doomed);
     list_init(&service->awake);
+    list_init(&service->lingering);
 }
 
 static int server_open_loop(struct server *s, struct error *e)

@@ -28,11 +28,12 @@ struct service {
     uint8_t out[PACKET_BYTES_MAX]; /* the reply being sent */
 
     struct quotas quotas;
-    struct list sessions; // struct session::link, in the order they came
-    struct list timed;    // struct session::timed_link: those with a deadline
-    struct list doomed;   // struct session::doomed_link: to be ended by sessions_turn()
-    struct list awake;    // struct session::awake_link: whose rings are looked at unasked
-    uint32_t nsessions;   /* that have said hello */
+    struct list sessions;  // struct session::link, in the order they came
+    struct list timed;     // struct session::timed_link: those with a deadline
+    struct list doomed;    // struct session::doomed_link: to be ended by sessions_turn()
+    struct list lingering; // struct memory of closed regions that operations still hold
+    struct list awake;     // struct session::awake_link: whose rings are looked at unasked
+    uint32_t nsessions;    /* that have said hello */
     uint64_t next_session;
 };
 

@@ -416,7 +416,6 @@ void session_open(struct service *service, int socket)
     list_init(&s->all_memberships);
     list_init(&s->awake_link);
     list_init(&s->timed_link);
-    list_init(&s->lingering);
     session_set_deadline(s, service_now() + service->config->hello_timeout_us);
     list_append(&service->sessions, &s->link);
     session_poll(s);

@@ -78,9 +78,8 @@ struct session {
     bool rang;               /* and nothing has been taken since */
     uint64_t awake_until_us; /* unless something comes */
 
-    struct map regions;    /* the client's number -> struct region */
-    struct map memories;   /* inode -> struct memory */
-    struct list lingering; // struct memory of closed regions that operations still hold
+    struct map regions;  /* the client's number -> struct region */
+    struct map memories; /* inode -> struct memory */
     uint64_t region_bytes;
 
     struct list all_memberships;
@@ -131,7 +130,7 @@ void session_region_open(struct session *s, const struct request *r, struct pack
 void session_region_close(struct session *s, const struct request *r, struct packet *p);
 struct mapping *session_find_region(const struct session *s, uint32_t number); /* NULL: none */
 /* Lets go of the memory of closed regions that no operation holds any more. */
-void session_sweep_regions(struct session *s);
+void service_sweep_regions(struct service *service);
 void session_undo_regions(struct session *s);
 
 /* members.c */
