@@ -17,6 +17,7 @@ struct person {
     uint64_t sequence; /* of the last answer to a collective */
     uint32_t answers, failures;
     uint64_t serials[2 * MANY]; /* in the order of answers */
+    uint32_t visits;
 };
 
 static struct {
@@ -130,6 +131,28 @@ TEST(ranks_far_ahead_of_one_another_meet_in_every_operation)
         assert_int_equal(w.people[r].failures, 0);
         assert_int_equal(w.people[r].sequence, MANY - RANKS + 1);
     }
+}
+
+static void visit(void *owner)
+{
+    ((struct person *)owner)->visits++;
+}
+
+TEST(who_an_operation_waits_for_is_visited_and_nobody_else)
+{
+    for (uint32_t arrived = 0; arrived < RANKS; arrived++) {
+        run(arrived, COLLECTIVE_BARRIER);
+        member_visit_absent(w.people[0].member, visit);
+    }
+    for (uint32_t r = 0; r < RANKS; r++)
+        assert_int_equal(w.people[r].visits, r);
+
+    /* of what it came to last, not of what others are at */
+    run(1, COLLECTIVE_BARRIER);
+    member_visit_absent(w.people[0].member, visit);
+    assert_int_equal(w.people[0].visits, 0);
+    member_visit_absent(w.people[1].member, visit);
+    assert_int_equal(w.people[0].visits, 1);
 }
 
 TEST(ranks_overtake_one_another_at_random)
@@ -247,6 +270,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(ranks_far_ahead_of_one_another_meet_in_every_operation),
+        CASE(who_an_operation_waits_for_is_visited_and_nobody_else),
         CASE(ranks_overtake_one_another_at_random),
         CASE(operations_behind_a_failed_one_are_found_while_one_before_it_runs),
         CASE(pairs_of_one_kind_are_matched_in_order),
