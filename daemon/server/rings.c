@@ -1,7 +1,8 @@
 /*
  * A session's rings: requests and replies without the socket. A session is awake, its ring looked
  * at every turn of the loop, from its bell until nothing has come for a while; then its ring is
- * armed, and the client rings again. While anybody is awake, the loop does not sleep.
+ * armed, and the client rings again. Who rings wakes those that its operation waits for, too, so
+ * that one bell does for a communicator. While anybody is awake, the loop does not sleep.
  */
 #include "daemon/server/session_private.h"
 
@@ -10,8 +11,8 @@
 
 #include "daemon/device/fault.h"
 
-#define TAKES_PER_TURN 64u /* requests of one session before the others have their turn */
-#define LOOKS_PER_TURN 16u /* at every ring, before the sockets have theirs */
+#define TAKES_PER_TURN 64u  /* requests of one session before the others have their turn */
+#define LOOKS_PER_TURN 16u  /* at every ring, before the sockets have theirs */
 #define CROWDED_US     200u /* that others had the CPU when we gave it away */
 
 /* The client's memory may fail under us. Return: false, and the session is over, if it has. */
