@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,29 +15,6 @@
 
 #include "tests/end_to_end/daemon.h"
 #include "tests/end_to_end/raw.h"
-
-/* That somebody else is still served. */
-static void ask_for_status(struct raw *c)
-{
-    struct request r = { .kind = REQUEST_STATUS };
-
-    raw_send(c, &r, -1);
-    raw_expect(c, REPLY_STATUS_PAGE);
-}
-
-static uint32_t count_sessions(struct raw *c)
-{
-    ask_for_status(c);
-    assert_int_equal(c->reply.status_page.items[0].kind, STATUS_DAEMON);
-    return c->reply.status_page.items[0].daemon.sessions;
-}
-
-static void wait_for_sessions(struct raw *c, uint32_t n)
-{
-    for (int i = 0; i < 400 && count_sessions(c) != n; i++)
-        test_sleep_ms(5);
-    assert_int_equal(count_sessions(c), n);
-}
 
 /* A communicator with both ranks in `c`, as its numbers 1 and 2. */
 static void join_pair(struct raw *c)
@@ -66,14 +42,6 @@ static void fill_post(struct request *r, uint32_t comm, uint64_t sequence, uint3
     r->post.d.budget = BUDGET_NONE;
     r->post.in.region = r->post.out.region = region;
     r->post.out.offset = r->post.in.offset = 0;
-}
-
-static const struct error *expect_completion(struct raw *c, uint64_t serial)
-{
-    raw_expect(c, REPLY_COMPLETION);
-    if (serial)
-        assert_int_equal(c->reply.serial, serial);
-    return &c->reply.completion.error;
 }
 
 /* ---- hello ---- */
@@ -289,7 +257,7 @@ static void breaking_the_protocol_ends_that_session_and_no_other(void **state)
         offences[i].commit(&c);
         raw_expect_goodbye(&c, ERROR_PROTOCOL, offences[i].answer);
         raw_close(&c);
-        wait_for_sessions(&witness, 1);
+        raw_wait_for_sessions(&witness, 1);
     }
     raw_close(&witness);
     daemon_stop(&d);
@@ -385,7 +353,7 @@ static void quotas_name_their_key(void **state)
     close(pidfd);
     close(fd);
     raw_close(&a);
-    wait_for_sessions(&b, 1);
+    raw_wait_for_sessions(&b, 1);
     raw_open(&a, d.socket); /* what a session held is free again */
     raw_close(&a);
     raw_close(&b);
@@ -471,7 +439,7 @@ static void two_ranks_of_one_session_reduce(void **state)
     fill_post(&r, 2, 1, 8, 2, 5);
     raw_send(&c, &r, -1);
     for (int i = 0; i < 2; i++) {
-        if (expect_completion(&c, 0)->code)
+        if (raw_expect_completion(&c, 0)->code)
             fail_msg("%s", c.reply.completion.error.text);
     }
     for (int rank = 0; rank < 2; rank++) {
@@ -510,13 +478,13 @@ static void an_unknown_region_fails_the_operation_for_all_and_no_more(void **sta
     fill_post(&r, 2, 1, 1, 77, 5);
     raw_send(&c, &r, -1);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(expect_completion(&c, 0)->code, ERROR_NOT_FOUND);
+        assert_int_equal(raw_expect_completion(&c, 0)->code, ERROR_NOT_FOUND);
         assert_non_null(strstr(c.reply.completion.error.text, "region 77 is not open"));
     }
     raw_barrier(&c, 1, 2, 0);
     raw_barrier(&c, 2, 2, 1);
-    assert_int_equal(expect_completion(&c, 0)->code, ERROR_NONE);
-    assert_int_equal(expect_completion(&c, 0)->code, ERROR_NONE);
+    assert_int_equal(raw_expect_completion(&c, 0)->code, ERROR_NONE);
+    assert_int_equal(raw_expect_completion(&c, 0)->code, ERROR_NONE);
     close(fd);
     raw_close(&c);
     daemon_stop(&d);
@@ -534,7 +502,7 @@ static void a_communicator_that_is_not_open_is_named(void **state)
     daemon_run(&d);
     raw_open(&c, d.socket);
     serial = raw_barrier(&c, 9, 4, 0);
-    assert_int_equal(expect_completion(&c, serial)->code, ERROR_CLOSED);
+    assert_int_equal(raw_expect_completion(&c, serial)->code, ERROR_CLOSED);
     assert_int_equal(c.reply.completion.sequence, 4);
     raw_ask(&c, &leave, -1, ERROR_CLOSED, "communicator 9 is not open");
     raw_ask(&c, &abort, -1, ERROR_CLOSED, "communicator 9 is not open");
@@ -584,7 +552,7 @@ static void a_split_gives_its_numbers_to_the_children(void **state)
         raw_send(&c, &r, -1);
     }
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(expect_completion(&c, 0)->code, ERROR_NONE);
+        assert_int_equal(raw_expect_completion(&c, 0)->code, ERROR_NONE);
         if (c.reply.completion.child_nranks) {
             assert_int_equal(c.reply.completion.child_nranks, 1);
             assert_int_equal(c.reply.completion.child_rank, 0);
@@ -592,33 +560,15 @@ static void a_split_gives_its_numbers_to_the_children(void **state)
         }
     }
     raw_barrier(&c, 12, 1, 0);
-    assert_int_equal(expect_completion(&c, 0)->code, ERROR_NONE);
+    assert_int_equal(raw_expect_completion(&c, 0)->code, ERROR_NONE);
     raw_barrier(&c, 11, 1, 0);
-    assert_int_equal(expect_completion(&c, 0)->code, ERROR_CLOSED);
+    assert_int_equal(raw_expect_completion(&c, 0)->code, ERROR_CLOSED);
     raw_ask(&c, &leave, -1, ERROR_NONE, NULL);
     raw_close(&c);
     daemon_stop(&d);
 }
 
 /* ---- death ---- */
-
-/* A process that joins as rank 1 of `id` and then does as told by `then`. */
-static pid_t fork_member(const struct daemon *d, const char *id, void (*then)(struct raw *c))
-{
-    pid_t pid = fork();
-    struct raw c;
-
-    assert_true(pid >= 0);
-    if (pid)
-        return pid;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setenv("CMOCKA_TEST_ABORT", "1", 1); /* a failure here must not go on with the other tests */
-    raw_open(&c, d->socket);
-    raw_join(&c, 1, id, 1, 2);
-    raw_expect_done(&c, ERROR_NONE, NULL);
-    then(&c);
-    _exit(0);
-}
 
 static void wait_to_be_killed(struct raw *c)
 {
@@ -658,14 +608,14 @@ static void lose_a_member(void (*then)(struct raw *c), bool kill_it, const char 
     raw_open(&c, d.socket);
     raw_new_id(&c, id);
     raw_join(&c, 1, id, 0, 2);
-    pid = fork_member(&d, id, then);
+    pid = raw_fork_member(d.socket, id, then);
     raw_expect_done(&c, ERROR_NONE, NULL);
     raw_barrier(&c, 1, 1, 0);
     test_sleep_ms(50);
     start = test_now_ms();
     if (kill_it)
         kill(pid, SIGKILL);
-    assert_int_equal(expect_completion(&c, 0)->code, ERROR_RANK_LOST);
+    assert_int_equal(raw_expect_completion(&c, 0)->code, ERROR_RANK_LOST);
     assert_true(test_now_ms() - start < 1000);
     snprintf(pid_text, sizeof(pid_text), "%d", pid);
     if (!strstr(c.reply.completion.error.text, why) ||
@@ -724,9 +674,9 @@ static void a_client_that_never_reads_is_let_go(void **state)
     }
     assert_int_equal(res, PACKET_END);
     assert_in_range(sent, 256, 10000);
-    ask_for_status(&other);
+    raw_ask_status(&other);
     raw_close(&slow);
-    wait_for_sessions(&other, 1);
+    raw_wait_for_sessions(&other, 1);
     raw_close(&other);
     daemon_stop(&d);
 }
@@ -755,7 +705,7 @@ static void a_client_that_lies_of_its_windows_is_let_go(void **state)
         staged.staged.slot = rank;
         raw_send(&liar, &staged, -1);
     }
-    wait_for_sessions(&other, 1); /* served all along */
+    raw_wait_for_sessions(&other, 1); /* served all along */
     raw_close(&liar);
     raw_close(&other);
     daemon_stop(&d);
@@ -803,13 +753,13 @@ static void a_thousand_clients_leave_nothing_behind(void **state)
             join_pair(&c);
         raw_close(&c);
         if (i % 50 == 0) /* those with communicators stay a moment, to see whether they died */
-            wait_for_sessions(&witness, 1);
+            raw_wait_for_sessions(&witness, 1);
         if (i == 100) {
             fds = daemon_fds(&d);
             kb = daemon_memory_kb(&d, "VmSize");
         }
     }
-    wait_for_sessions(&witness, 1);
+    raw_wait_for_sessions(&witness, 1);
     assert_int_equal(daemon_fds(&d), fds);
     assert_in_range(daemon_memory_kb(&d, "VmSize"), 0, kb + 1024);
     close(fd);

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""The tree keeps its order: includes point down, each outside library has its place, and the root
-holds what it should."""
+"""The tree keeps its order: includes point down, each outside library has its place, the root holds
+what it should, and no test program is left out of the list of tests."""
 
 import re
 import subprocess
@@ -87,6 +87,19 @@ class Includes(unittest.TestCase):
             for pattern, place in PLACES.items():
                 if re.fullmatch(pattern + (".*" if pattern.endswith("/") else ""), header):
                     self.assertRegex(path, rf"^({place})", f"{path} includes {header}")
+
+
+class Tests(unittest.TestCase):
+    def test_are_all_run(self):
+        programs = re.compile(r"(test|fuzz)_.*\.(c|py)")
+        files = [p for p in (SOURCE / "tests").rglob("*") if programs.fullmatch(p.name)]
+        self.assertGreater(len(files), 40)
+        for path in files:
+            build = (path.parent / "meson.build").read_text()
+            name = path.stem.partition("_")[2]
+            self.assertRegex(
+                build, rf"'({name}|{path.name})'", f"{path.parent.name} does not run {path.name}"
+            )
 
 
 class Root(unittest.TestCase):
