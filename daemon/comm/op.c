@@ -663,25 +663,17 @@ void op_staged(struct op *op, uint32_t part, uint64_t in_ready, uint64_t out_tak
         ended(op, run_result(op->run), now);
 }
 
-/* Whether the part's windows keep the next chunk from being moved. */
-static bool lags(const struct op *op, const struct run_stage *s)
-{
-    const uint64_t chunk = run_chunks_done(op->run);
-    const uint64_t end = chunk_first(&op->chunking, chunk) + chunk_count(&op->chunking, chunk);
-
-    return (s->in_window && s->in_ready < end) ||
-           (s->out_window && end > s->out_window && s->out_taken < end - s->out_window);
-}
-
 /* Of moving data: perhaps some ranks do not bring or take it. */
 static void add_laggards(const struct op *op, struct text *t, struct error *e)
 {
+    const uint64_t chunk = run_chunks_done(op->run);
+    const uint64_t end = chunk_first(&op->chunking, chunk) + chunk_count(&op->chunking, chunk);
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < op->nparts; i++) {
         const struct arrival *a = op->arrivals[i];
 
-        if (!a->member || !has_window(a) || !lags(op, &a->stage))
+        if (!a->member || !run_stage_holds(&a->stage, end))
             continue;
         error_add_rank(e, a->rank);
         if (n++ < 4)

@@ -212,13 +212,9 @@ static bool next_is_staged(const struct run *run)
     const struct chunking *c = &run->spec.chunking;
     const uint64_t end = chunk_first(c, run->opened) + chunk_count(c, run->opened);
 
-    for (uint32_t part = 0; m->nstages && part < run->spec.nparts; part++) {
-        const struct run_stage *s = m->stages[part];
-
-        if (s && ((s->in_window && s->in_ready < end) ||
-                  (s->out_window && end > s->out_window && s->out_taken < end - s->out_window)))
+    for (uint32_t part = 0; m->nstages && part < run->spec.nparts; part++)
+        if (m->stages[part] && run_stage_holds(m->stages[part], end))
             return false;
-    }
     return true;
 }
 

@@ -22,6 +22,13 @@ struct run_stage {
     uint64_t in_ready, out_taken; /* elements from the start; engine_resume() after a change */
 };
 
+/* Whether a chunk that ends at element `end` has to wait for it. */
+static inline bool run_stage_holds(const struct run_stage *s, uint64_t end)
+{
+    return (s->in_window && s->in_ready < end) ||
+           (s->out_window && end > s->out_window && s->out_taken < end - s->out_window);
+}
+
 /* The memory behind the tensors of an operation's parts. */
 struct run_memory {
     void **in, **out;          /* [nparts]: first bytes; NULL where a part has no such tensor */

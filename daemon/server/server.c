@@ -45,7 +45,7 @@ struct server {
     uv_loop_t loop;
     uv_prepare_t turn; /* what is due, before each wait */
     uv_timer_t alarm;  /* ends the wait when something is due */
-    uv_idle_t busy;    /* keeps the loop from waiting while the engine wants turns */
+    uv_idle_t busy;    /* keeps the loop from waiting while somebody has more to do */
     uv_poll_t accept, engine;
     uv_signal_t signals[ARRAY_SIZE(signums)];
     uv_timer_t watchdog;
