@@ -1,0 +1,44 @@
+/*
+ * Tables: by what a communicator over several nodes chooses algorithms and cuts chunks. Its root
+ * daemon freezes one for all when the communicator forms, so that every node plans alike.
+ */
+#ifndef DAEMON_PLAN_TABLE_H
+#define DAEMON_PLAN_TABLE_H
+
+#include "daemon/plan/placement.h"
+#include "daemon/plan/price.h"
+
+#define TABLE_RULES_MAX 256u
+
+/* From so many bytes of a rank's block on (up to the next rule of the kind), this algorithm. */
+struct rule {
+    enum collective_id kind;
+    uint64_t min_bytes;
+    char algorithm[24];
+};
+
+struct table {
+    struct machine machine;
+    uint64_t chunk_bytes; /* of a rank's block in one chunk, where there is no budget */
+    uint32_t depth;       /* chunks, or pieces of one, in flight; >= 1 */
+    uint32_t nrules;
+    struct rule rules[TABLE_RULES_MAX]; /* by kind, then ascending min_bytes */
+};
+
+void table_init(struct table *t, uint64_t chunk_bytes);
+
+/* The rule that covers it; NULL: none, the prices decide. */
+const struct rule *table_find(const struct table *t, enum collective_id kind, uint64_t block_bytes);
+
+/*
+ * What one operation is planned by. `nodes` NULL: all ranks are on one node, and of `table` nothing
+ * but chunk_bytes counts.
+ */
+struct frame {
+    const struct table *table;
+    const struct placement *nodes;
+    uint32_t node;      /* this one */
+    const char *forced; /* NULL or "auto": none */
+};
+
+#endif
