@@ -8,69 +8,88 @@
 
 #include "proto/packet.h"
 
-static void *arena_alloc(void *data, size_t bytes)
+/* Enough for RANKS_MAX counts sent one by one, which is the dearest way to say something sensible.
+ */
+#define MEMORY_BYTES (512u * 1024u)
+
+static void give_nothing_back(void *arena, void *p)
 {
-    struct codec *c = data;
-    const size_t mask = alignof(max_align_t) - 1;
-
-    if (bytes > sizeof(c->arena) - c->used)
-        return NULL;
-
-    void *p = c->arena + c->used;
-
-    /* The arena's size is a multiple of the alignment: rounding up stays inside. */
-    c->used += (bytes + mask) & ~mask;
-    return p;
+    (void)arena;
+    (void)p;
 }
 
-static void arena_free(void *data, void *p)
+int codec_init(struct codec *c, uint32_t message_max, size_t memory)
 {
-    (void)data;
-    (void)p;
+    c->message_max = message_max;
+    c->allocator = (ProtobufCAllocator){ arena_alloc, give_nothing_back, &c->arena };
+    return arena_init(&c->arena, memory);
+}
+
+void codec_fini(struct codec *c)
+{
+    arena_fini(&c->arena);
 }
 
 int codec_new(struct codec **ret)
 {
-    struct codec *c = malloc(sizeof(*c)); /* not zeroed: pages no message needs are never touched */
+    struct codec *c = malloc(sizeof(*c));
 
     if (!c)
         return -ENOMEM;
-    c->allocator = (ProtobufCAllocator){ arena_alloc, arena_free, c };
-    c->used = 0;
+    if (codec_init(c, PACKET_BYTES_MAX, MEMORY_BYTES) < 0) {
+        free(c);
+        return -ENOMEM;
+    }
     *ret = c;
     return 0;
 }
 
 struct codec *codec_free(struct codec *c)
 {
+    if (!c)
+        return NULL;
+    codec_fini(c);
     free(c);
     return NULL;
 }
 
+/* Before any other complaint about memory: where the system had none, that is the reason. */
+static void complain_if_starved(struct codec *c)
+{
+    if (!c->arena.starved || c->result < 0)
+        return;
+    c->result = -ENOMEM;
+    error_set_errno(c->error, ENOMEM, "decode a message");
+}
+
 void *codec_alloc(struct codec *c, size_t bytes)
 {
-    void *p = arena_alloc(c, bytes);
+    void *p = arena_alloc(&c->arena, bytes);
 
-    if (!p)
-        codec_complain(c, "message does not fit into %u bytes of memory", CODEC_ARENA_BYTES);
+    if (!p) {
+        complain_if_starved(c);
+        codec_complain(c, "message needs more memory than one may have");
+    }
     return p;
 }
 
 void *codec_unpack(struct codec *c, const ProtobufCMessageDescriptor *descriptor, const void *bytes,
-                   size_t len, struct error *e)
+                   size_t len, size_t more, struct error *e)
 {
     c->error = e;
     c->result = 0;
-    c->used = 0;
+    arena_reset(&c->arena, more);
 
-    if (len > PACKET_BYTES_MAX) {
-        codec_complain(c, "message of %zu bytes is longer than %u", len, PACKET_BYTES_MAX);
+    if (len > c->message_max) {
+        codec_complain(c, "message of %zu bytes is longer than %u", len, c->message_max);
         return NULL;
     }
 
     void *m = protobuf_c_message_unpack(descriptor, &c->allocator, len, bytes);
-    if (!m)
+    if (!m) {
+        complain_if_starved(c);
         codec_complain(c, "message of %zu bytes cannot be parsed as %s", len, descriptor->name);
+    }
     return m;
 }
 
@@ -143,6 +162,18 @@ uint32_t codec_take_ncounts(struct codec *c, size_t n, const char *what)
         return (uint32_t)n;
     codec_complain(c, "%s: %zu counts are more than %u", what, n, RANKS_MAX);
     return 0;
+}
+
+void codec_take_shape(struct codec *c, const uint64_t *axes, size_t naxes, const char *what,
+                      struct shape *ret)
+{
+    if (naxes > AXES_MAX) {
+        codec_complain(c, "%s: %zu axes are more than %u", what, naxes, AXES_MAX);
+        return;
+    }
+    ret->naxes = (uint32_t)naxes;
+    if (naxes > 0)
+        memcpy(ret->axes, axes, naxes * sizeof(axes[0]));
 }
 
 void codec_take_error(struct codec *c, const Ruccl__V1__Error *m, struct error *ret)

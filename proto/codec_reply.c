@@ -184,7 +184,7 @@ static void decode_body(struct codec *c, const Ruccl__V1__Reply *m, struct reply
 int codec_decode_reply(struct codec *c, const void *bytes, size_t len, struct reply *ret,
                        struct error *e)
 {
-    const Ruccl__V1__Reply *m = codec_unpack(c, &ruccl__v1__reply__descriptor, bytes, len, e);
+    const Ruccl__V1__Reply *m = codec_unpack(c, &ruccl__v1__reply__descriptor, bytes, len, 0, e);
     struct reply reply = { 0 };
 
     if (!m)

@@ -1,5 +1,4 @@
 #include <errno.h>
-#include <string.h>
 
 #include "proto/codec_wire.h"
 
@@ -32,13 +31,7 @@ static void decode_descriptor(struct codec *c, const Ruccl__V1__Post *m, struct 
     ret->dtype = (enum dtype_id)m->dtype;
     ret->root = m->root;
     ret->budget = m->budget;
-    if (m->n_axes > AXES_MAX) {
-        codec_complain(c, "post: %zu axes are more than %u", m->n_axes, AXES_MAX);
-        return;
-    }
-    ret->shape.naxes = (uint32_t)m->n_axes;
-    if (m->n_axes > 0)
-        memcpy(ret->shape.axes, m->axes, m->n_axes * sizeof(m->axes[0]));
+    codec_take_shape(c, m->axes, m->n_axes, "post", &ret->shape);
 }
 
 static void decode_post(struct codec *c, const Ruccl__V1__Post *m, struct request_post *ret)
@@ -149,7 +142,8 @@ static void decode_body(struct codec *c, const Ruccl__V1__Request *m, struct req
 int codec_decode_request(struct codec *c, const void *bytes, size_t len, struct request *ret,
                          struct error *e)
 {
-    const Ruccl__V1__Request *m = codec_unpack(c, &ruccl__v1__request__descriptor, bytes, len, e);
+    const Ruccl__V1__Request *m =
+        codec_unpack(c, &ruccl__v1__request__descriptor, bytes, len, 0, e);
     struct request request = { 0 };
 
     if (!m)

@@ -1,36 +1,38 @@
 /*
- * What the codec's own files share: the arena, and one taker and one giver for each kind of value.
- * The only header that sees generated code; nothing outside proto/ includes it.
+ * What the files of both codecs share, the client's and the peers': a decode under way, and one
+ * taker and one giver for each kind of value. Sees generated code; nothing outside proto/ includes
+ * it.
  */
 #ifndef PROTO_CODEC_WIRE_H
 #define PROTO_CODEC_WIRE_H
 
-#include <stdalign.h>
-#include <stddef.h>
-
+#include "proto/arena.h"
 #include "proto/client.pb-c.h"
 #include "proto/codec.h"
-
-/* Enough for RANKS_MAX counts sent one by one, which is the dearest way to say something sensible.
- */
-#define CODEC_ARENA_BYTES (512u * 1024u)
 
 #define CODEC_TEXT_MAX (ERROR_TEXT_BYTES - 1)
 
 struct codec {
     ProtobufCAllocator allocator; /* hands out the arena, and gives nothing back */
     struct error *error;          /* where the decode under way words its complaint */
-    int result;                   /* of the decode under way: 0, or -EPROTO after a complaint */
-    size_t used;
-    alignas(max_align_t) uint8_t arena[CODEC_ARENA_BYTES];
+    int result;           /* of the decode under way: 0, after a complaint -EPROTO, or -ENOMEM */
+    uint32_t message_max; /* bytes */
+    struct arena arena;
 };
+
+/* Return: 0 or -ENOMEM. For messages of at most `message_max` bytes; `memory` as for arena_init. */
+int codec_init(struct codec *c, uint32_t message_max, size_t memory);
+void codec_fini(struct codec *c);
 
 /* Memory until the next decode, or NULL with a complaint. */
 void *codec_alloc(struct codec *c, size_t bytes);
 
-/* Starts a decode: forgets the last one and unpacks. NULL with a complaint. */
+/*
+ * Starts a decode: forgets the last one and unpacks. Beyond the codec's own memory the decode may
+ * have `more` bytes. NULL with a complaint.
+ */
 void *codec_unpack(struct codec *c, const ProtobufCMessageDescriptor *descriptor, const void *bytes,
-                   size_t len, struct error *e);
+                   size_t len, size_t more, struct error *e);
 
 /* Fails the decode under way; the first complaint is the one that is kept. */
 void codec_complain(struct codec *c, const char *format, ...) _printf_(2, 3);
@@ -44,6 +46,9 @@ uint32_t codec_take_id(struct codec *c, uint32_t id, const char *what); /* not 0
 const char *codec_take_string(struct codec *c, char *s, size_t max, const char *what);
 /* At most RANKS_MAX. */
 uint32_t codec_take_ncounts(struct codec *c, size_t n, const char *what);
+/* At most AXES_MAX. */
+void codec_take_shape(struct codec *c, const uint64_t *axes, size_t naxes, const char *what,
+                      struct shape *ret);
 /* NULL is no error. A code this version has no name for becomes ERROR_PROTOCOL. */
 void codec_take_error(struct codec *c, const Ruccl__V1__Error *m, struct error *ret);
 

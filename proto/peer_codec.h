@@ -3,6 +3,12 @@
  * structs. A link is authenticated and encrypted, but another daemon may be of another mind or
  * version: everything is checked here as if it came from a stranger.
  *
+ * What is written beside a field holds for what was decoded, and is asked of what is encoded. The
+ * strings of every kind: id <= CODEC_ID_MAX, label <= CODEC_NAME_MAX, algorithm <=
+ * CODEC_ALGORITHM_MAX bytes, host, address and node as in struct peer_hello; never NULL once
+ * decoded. Lists said to ascend do so by rank, without repetition. Ranks, and numbers without a
+ * note, are as sent: only comm knows what they may be.
+ *
  * Pointers of a decoded message lie in the codec's own memory, until its next decode.
  */
 #ifndef PROTO_PEER_CODEC_H
@@ -15,9 +21,15 @@
 
 #define PEER_VERSION_MIN   1u
 #define PEER_VERSION_MAX   1u
-#define PEER_KEY_BYTES     16u  /* of a communicator: its name and secret between daemons */
-#define PEER_HOST_MAX      64u  /* bytes of a host's name */
-#define PEER_ADDRESS_MAX   128u /* bytes of "host:port", "[v6]:port" */
+#define PEER_KEY_BYTES     16u /* of a communicator: its name and secret between daemons */
+#define PEER_NODE_BYTES    36u /* of a node's UUID in letters, without the zero */
+#define PEER_NONCE_BYTES   32u
+#define PEER_PROOF_BYTES   32u
+#define PEER_HOST_MAX      64u   /* bytes of a host's name */
+#define PEER_ADDRESS_MAX   128u  /* bytes of "host:port", "[v6]:port" */
+#define PEER_TRANSPORT_MAX 23u   /* bytes of a transport's name */
+#define PEER_SETTINGS_MAX  1023u /* bytes of its settings */
+#define PEER_PAYLOAD_MAX   1024u /* bytes of its address */
 #define PEER_NODES_MAX     RANKS_MAX
 #define PEER_RULES_MAX     256u
 #define PEER_TEXT_MAX      127u               /* bytes of what a rank did last */
@@ -25,6 +37,14 @@
 #define PEER_MESSAGE_BYTES (8u * 1024 * 1024) /* the longest message, encoded */
 
 enum peer_kind {
+    /* the link */
+    PEER_HELLO,   /* the first message, from who dials: who I am */
+    PEER_WELCOME, /* its answer: who I am, that I know the key, and the version we speak */
+    PEER_PROOF,   /* the dialler's: that it knows the key; from here on all is encrypted */
+    PEER_PAYLOAD, /* from both: the transport that will carry payload, and where it is met */
+    PEER_PING,    /* are you there? */
+    PEER_PONG,    /* its answer */
+    PEER_BYE,     /* the last message: why the link ends */
     /* rendezvous; a communicator is named by its id until it has a key */
     PEER_JOIN,    /* to the root: a rank is here */
     PEER_REFUSED, /* from the root: a rank cannot join, or, PEER_ALL_RANKS, the group cannot form */
@@ -46,9 +66,19 @@ enum peer_kind {
 
 #define PEER_ALL_RANKS UINT32_MAX
 
+/* Who is at an end of a link. Until it is proven, it is what a stranger says. */
+struct peer_hello {
+    uint32_t version_min, version_max; /* as sent */
+    const char *node;                  /* PEER_NODE_BYTES */
+    uint64_t instance;                 /* random, of a daemon's start */
+    uint8_t nonce[PEER_NONCE_BYTES];
+    const char *host;    /* <= PEER_HOST_MAX */
+    const char *address; /* where others reach it; <= PEER_ADDRESS_MAX */
+};
+
 /* A node of a communicator. */
 struct peer_node {
-    const char *node; /* a UUID in 36 characters */
+    const char *node; /* PEER_NODE_BYTES */
     const char *host;
     const char *address; /* of its listener */
 };
@@ -79,7 +109,7 @@ struct peer_color {
 
 /* From so many bytes of a rank's block on, this algorithm (tuning). */
 struct peer_rule {
-    enum collective_id kind;
+    enum collective_id kind; /* as sent, perhaps unknown */
     uint64_t min_bytes;
     const char *algorithm;
 };
@@ -100,7 +130,7 @@ struct peer_agree {
     /* The payload of all messages to the receiver, in order of the plan's steps. */
     bool enclosed;
     const void *payload;
-    uint32_t payload_bytes; /* <= PEER_ENCLOSED_MAX */
+    uint32_t payload_bytes; /* <= PEER_ENCLOSED_MAX; 0 unless enclosed */
 };
 
 struct peer_form {
@@ -110,7 +140,7 @@ struct peer_form {
     const char *label, *algorithm;
     uint64_t timeout_us;
     const struct peer_node *nodes;
-    uint32_t nnodes; /* 1 .. PEER_NODES_MAX; ordered by lowest rank */
+    uint32_t nnodes; /* 1 .. PEER_NODES_MAX; ordered by lowest rank, which each has */
     /* by rank */
     const uint32_t *node_of_rank; /* [nranks], each below nnodes */
     const uint32_t *pids;         /* [nranks] */
@@ -131,6 +161,24 @@ struct peer_rank {
 struct peer_message {
     enum peer_kind kind;
     union {
+        struct peer_hello hello;
+        struct {
+            struct peer_hello hello;
+            uint32_t version; /* the one that is spoken, as sent */
+            uint8_t proof[PEER_PROOF_BYTES];
+        } welcome;
+        struct {
+            uint8_t proof[PEER_PROOF_BYTES];
+        } proof;
+        struct {
+            const char *transport; /* <= PEER_TRANSPORT_MAX */
+            const char *settings;  /* <= PEER_SETTINGS_MAX */
+            const void *address;
+            uint32_t address_bytes; /* <= PEER_PAYLOAD_MAX */
+        } payload;
+        struct {
+            struct error error; /* code ERROR_NONE: in good order */
+        } bye;
         struct {
             const char *id;
             uint32_t rank, nranks, uid, pid;
@@ -139,12 +187,12 @@ struct peer_message {
         } join;
         struct {
             const char *id;
-            uint32_t rank; /* or PEER_ALL_RANKS */
-            struct error error;
+            uint32_t rank;      /* or PEER_ALL_RANKS */
+            struct error error; /* code not ERROR_NONE */
         } refused;
         struct {
             const char *id;
-            struct error error;
+            struct error error; /* code not ERROR_NONE */
         } withdraw;
         struct peer_form form;
         struct {
@@ -162,7 +210,7 @@ struct peer_message {
         } settled;
         struct {
             uint8_t key[PEER_KEY_BYTES];
-            struct error error;
+            struct error error; /* code not ERROR_NONE */
         } fail;
         struct {
             uint8_t key[PEER_KEY_BYTES];
@@ -186,19 +234,22 @@ struct peer_message {
         } offer;
         struct {
             uint8_t key[PEER_KEY_BYTES];
-            uint64_t number;
+            uint64_t number;    /* not 0 */
             struct error error; /* code ERROR_NONE: agreed */
         } accept;
     };
 };
 
-/* Memory to decode into; it grows with what is decoded, which is bounded by PEER_MESSAGE_BYTES. */
+/*
+ * Memory to decode into. It grows with the message: by at most 256 times its encoded length, and
+ * at most 16 MiB more than three times that length. What one decode took goes at the next.
+ */
 struct peer_codec;
 int peer_codec_new(struct peer_codec **ret);
 struct peer_codec *peer_codec_free(struct peer_codec *c);
 DEFINE_CLEANUP(struct peer_codec *, peer_codec_free)
 
-/* Return: 0, or -EPROTO worded in `e` (ERROR_PROTOCOL); or -ENOMEM, likewise. */
+/* Return: 0, or -EPROTO worded in `e` (ERROR_PROTOCOL); or -ENOMEM, likewise (ERROR_NO_MEMORY). */
 int peer_codec_decode(struct peer_codec *c, const void *bytes, size_t len, struct peer_message *ret,
                       struct error *e);
 
