@@ -1,14 +1,13 @@
 #include "daemon/config.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <ini.h>
 #include <systemd/sd-id128.h>
 
+#include "daemon/keyfile.h"
 #include "shared/socket_path.h"
 
 enum option_type {
@@ -88,11 +87,6 @@ static const struct option_row rows[] = {
 };
 /* clang-format on */
 
-struct word {
-    const char *text;
-    uint64_t value;
-};
-
 static const struct word levels[] = {
     { "error", LOG_LEVEL_ERROR }, { "warning", LOG_LEVEL_WARNING }, { "notice", LOG_LEVEL_NOTICE },
     { "info", LOG_LEVEL_INFO },   { "debug", LOG_LEVEL_DEBUG },     { NULL, 0 },
@@ -107,53 +101,12 @@ static const struct word targets[] = {
 
 static const struct word switches[] = { { "no", 0 }, { "yes", 1 }, { NULL, 0 } };
 
-static const struct word byte_units[] = {
-    { "", 1 },
-    { "B", 1 },
-    { "K", KIB },
-    { "KiB", KIB },
-    { "M", KIB *KIB },
-    { "MiB", KIB *KIB },
-    { "G", KIB *KIB *KIB },
-    { "GiB", KIB *KIB *KIB },
-    { "T", TIB },
-    { "TiB", TIB },
-    { NULL, 0 },
-};
-
 static const struct word time_units[] = {
     { "us", 1 },   { "ms", MS }, { "s", 1000 * MS }, { "min", 60 * 1000 * MS },
     { "h", HOUR }, { NULL, 0 },
 };
 
 static const struct word no_units[] = { { "", 1 }, { NULL, 0 } };
-
-static bool find_word(const struct word *words, const char *text, uint64_t *ret)
-{
-    for (; words->text; words++)
-        if (!strcmp(words->text, text)) {
-            *ret = words->value;
-            return true;
-        }
-    return false;
-}
-
-/* Digits and a unit, with blanks between them allowed. */
-static bool parse_number(const char *text, int base, const struct word *units, uint64_t *ret)
-{
-    unsigned long long number;
-    uint64_t unit;
-    char *end;
-
-    if (*text < '0' || *text > '9')
-        return false;
-    errno = 0;
-    number = strtoull(text, &end, base);
-    if (errno)
-        return false;
-    end += strspn(end, " \t");
-    return find_word(units, end, &unit) && mul_u64(number, unit, ret);
-}
 
 static bool parse_uuid(const char *text, char *ret)
 {
@@ -189,25 +142,25 @@ static bool row_set(const struct option_row *row, const char *text, struct confi
     case TYPE_UUID:
         return parse_uuid(text, field);
     case TYPE_LEVEL:
-        ok = find_word(levels, text, &value);
+        ok = word_find(levels, text, &value);
         break;
     case TYPE_TARGET:
-        ok = find_word(targets, text, &value);
+        ok = word_find(targets, text, &value);
         break;
     case TYPE_SWITCH:
-        ok = find_word(switches, text, &value);
+        ok = word_find(switches, text, &value);
         break;
     case TYPE_MODE:
-        ok = parse_number(text, 8, no_units, &value);
+        ok = number_parse(text, 8, no_units, &value);
         break;
     case TYPE_COUNT:
-        ok = parse_number(text, 10, no_units, &value);
+        ok = number_parse(text, 10, no_units, &value);
         break;
     case TYPE_BYTES:
-        ok = parse_number(text, 10, byte_units, &value);
+        ok = number_parse(text, 10, byte_units, &value);
         break;
     case TYPE_DURATION:
-        ok = parse_number(text, 10, time_units, &value);
+        ok = number_parse(text, 10, time_units, &value);
         break;
     }
     if (ok && row->max)
@@ -246,8 +199,9 @@ static void row_allowed(const struct option_row *row, struct text *t)
                  row->min, row->max);
         break;
     case TYPE_DURATION:
-        text_add(t, row->max < HOUR ? "a time from %llums to %llums, in us, ms, s, min or h"
-                                    : "a time from %llums to %lluh, in us, ms, s, min or h",
+        text_add(t,
+                 row->max < HOUR ? "a time from %llums to %llums, in us, ms, s, min or h"
+                                 : "a time from %llums to %lluh, in us, ms, s, min or h",
                  row->min / MS, row->max < HOUR ? row->max / MS : row->max / HOUR);
         break;
     }
@@ -273,81 +227,39 @@ static int row_set_from(const struct option_row *row, const char *where, const c
     return error_set(e, ERROR_INVALID_ARGUMENT, "%s: '%s' is not %s", where, text, allowed.s);
 }
 
-/* One reading of a file, with what inih does not know: lines, and which keys have been there. */
+/* One reading of a file, and where the keys in it have been. */
 struct reading {
-    FILE *file;
-    const char *path;
-    unsigned line;
     unsigned seen[ARRAY_SIZE(rows)]; /* the line, 0 for none */
     struct config *config;
-    struct error *error;
 };
 
-static char *read_line(char *buffer, int size, void *stream)
+static int unknown_key(const char *where, const struct keyfile_key *k, struct error *e)
 {
-    struct reading *r = stream;
+    const struct option_row *elsewhere = row_find(NULL, k->name);
 
-    if (!fgets(buffer, size, r->file))
-        return NULL;
-    r->line++;
-    if (!strchr(buffer, '\n') && !feof(r->file)) {
-        error_set(r->error, ERROR_INVALID_ARGUMENT, "%s:%u: the line has more than %d bytes",
-                  r->path, r->line, size - 2);
-        return NULL;
-    }
-    return buffer;
+    if (elsewhere)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "%s'%s' belongs into section [%s]", where,
+                         k->name, elsewhere->section);
+    return error_set(e, ERROR_INVALID_ARGUMENT,
+                     "%sunknown key '%s'; ruccld --print-config lists all there are", where,
+                     k->name);
 }
 
-static int read_key(void *user, const char *section, const char *name, const char *value)
+static int take_key(void *user, const struct keyfile_key *k, struct error *e)
 {
     struct reading *r = user;
-    const struct option_row *row = row_find(section, name);
+    const struct option_row *row = row_find(k->section, k->name);
     struct text where = { 0 };
 
-    text_add(&where, "%s:%u: ", r->path, r->line);
-    if (!row) {
-        const struct option_row *elsewhere = row_find(NULL, name);
-
-        if (elsewhere)
-            error_set(r->error, ERROR_INVALID_ARGUMENT, "%s'%s' belongs into section [%s]", where.s,
-                      name, elsewhere->section);
-        else
-            error_set(r->error, ERROR_INVALID_ARGUMENT,
-                      "%sunknown key '%s'; ruccld --print-config lists all there are", where.s,
-                      name);
-        return 0;
-    }
-    if (r->seen[row - rows]) {
-        error_set(r->error, ERROR_INVALID_ARGUMENT, "%s'%s' was set before, in line %u", where.s,
-                  name, r->seen[row - rows]);
-        return 0;
-    }
-    r->seen[row - rows] = r->line;
-    text_add(&where, "%s", name);
-    return row_set_from(row, where.s, value, r->config, r->error) == 0;
-}
-
-static int read_file(const char *path, bool must_exist, struct config *c, struct error *e)
-{
-    struct reading r = { .path = path, .config = c, .error = e };
-    int line;
-
-    r.file = fopen(path, "re");
-    if (!r.file && errno == ENOENT && !must_exist)
-        return 0;
-    if (!r.file)
-        return error_set_errno(e, errno, path);
-
-    ini_allow_multiline = false;
-    ini_allow_bom = false;
-    line = ini_parse_stream(read_line, &r, read_key, &r);
-    if (ferror(r.file))
-        error_set_errno(e, errno, path);
-    fclose(r.file);
-    if (line && !e->code)
-        error_set(e, ERROR_INVALID_ARGUMENT, "%s:%d: neither [section], key = value nor # comment",
-                  path, line);
-    return -(int)e->code;
+    text_add(&where, "%s:%u: ", k->path, k->line);
+    if (!row)
+        return unknown_key(where.s, k, e);
+    if (r->seen[row - rows])
+        return error_set(e, ERROR_INVALID_ARGUMENT, "%s'%s' was set before, in line %u", where.s,
+                         k->name, r->seen[row - rows]);
+    r->seen[row - rows] = k->line;
+    text_add(&where, "%s", k->name);
+    return row_set_from(row, where.s, k->value, r->config, e);
 }
 
 /* What an empty value stands for. */
@@ -490,6 +402,7 @@ static int next_argument(int argc, char *const *argv, struct error *e)
 int config_parse(int argc, char *const *argv, struct config *ret, struct error *e)
 {
     struct config c = { 0 };
+    struct reading reading = { .config = &c };
     const char *path = NULL;
     int argument, r;
 
@@ -507,7 +420,7 @@ int config_parse(int argc, char *const *argv, struct config *ret, struct error *
     if (argument < 0)
         return argument;
 
-    r = read_file(path ? path : CONFIG_FILE, path != NULL, &c, e);
+    r = keyfile_read(path ? path : CONFIG_FILE, path != NULL, take_key, &reading, e);
     if (r < 0)
         return r;
 

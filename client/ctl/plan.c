@@ -6,9 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/plan/chunk.h"
 #include "daemon/plan/exchange.h"
-#include "daemon/plan/placement.h"
+#include "daemon/tuning.h"
 
 #define CHUNK_BYTES (4ull << 20) /* as the daemon's chunk_bytes, where there is no budget */
 
@@ -28,6 +27,7 @@ enum {
     OPTION_MESSAGE,
     OPTION_LINK,
     OPTION_MEMORY,
+    OPTION_TUNING,
     OPTION_JSON,
 };
 
@@ -45,6 +45,7 @@ static const struct option options[] = {
     { "message-us", required_argument, NULL, OPTION_MESSAGE },
     { "bandwidth-gbs", required_argument, NULL, OPTION_LINK },
     { "memory-gbs", required_argument, NULL, OPTION_MEMORY },
+    { "tuning", required_argument, NULL, OPTION_TUNING },
     { "json", no_argument, NULL, OPTION_JSON },
     { 0 },
 };
@@ -77,7 +78,13 @@ static bool parse_positive(const char *s, double unit, double *ret)
     return end != s && !*end && isfinite(*ret) && *ret > 0;
 }
 
-static bool take_value(struct plan_options *o, int option, const char *value)
+/* What is said of the machine beside the tuning file, which it goes before; 0: nothing. */
+struct arguments {
+    const char *tuning;
+    struct machine machine;
+};
+
+static bool take_value(struct plan_options *o, struct arguments *a, int option, const char *value)
 {
     switch (option) {
     case OPTION_COLLECTIVE:
@@ -100,16 +107,19 @@ static bool take_value(struct plan_options *o, int option, const char *value)
     case OPTION_BUDGET:
         return parse_u64(value, &o->budget);
     case OPTION_LATENCY:
-        return parse_positive(value, 1, &o->machine.latency_us);
+        return parse_positive(value, 1, &a->machine.latency_us);
     case OPTION_MESSAGE:
-        return parse_positive(value, 1, &o->machine.message_us);
+        return parse_positive(value, 1, &a->machine.message_us);
     case OPTION_LINK:
-        return parse_positive(value, 1e3, &o->machine.link_bytes_per_us);
+        return parse_positive(value, 1e3, &a->machine.link_bytes_per_us);
     case OPTION_MEMORY:
-        return parse_positive(value, 1e3, &o->machine.memory_bytes_per_us);
+        return parse_positive(value, 1e3, &a->machine.memory_bytes_per_us);
     case OPTION_ALGORITHM:
         o->algorithm = value;
         return algorithm_name_known(value) && strcmp(value, "auto");
+    case OPTION_TUNING:
+        a->tuning = value;
+        return true;
     default:
         o->json = true;
         return true;
@@ -133,17 +143,40 @@ static int check_whole(const struct plan_options *o, struct error *e)
     return 0;
 }
 
+static double said_or(double said, double otherwise)
+{
+    return said > 0 ? said : otherwise;
+}
+
+static int make_table(const struct arguments *a, struct table *ret, struct error *e)
+{
+    const struct machine *said = &a->machine;
+    struct machine *m = &ret->machine;
+    int r = 0;
+
+    table_init(ret, CHUNK_BYTES);
+    if (a->tuning)
+        r = tuning_read(a->tuning, ret, e);
+    if (r < 0)
+        return r;
+    m->latency_us = said_or(said->latency_us, m->latency_us);
+    m->message_us = said_or(said->message_us, m->message_us);
+    m->link_bytes_per_us = said_or(said->link_bytes_per_us, m->link_bytes_per_us);
+    m->memory_bytes_per_us = said_or(said->memory_bytes_per_us, m->memory_bytes_per_us);
+    return 0;
+}
+
 int plan_parse(int argc, char **argv, struct plan_options *ret, struct error *e)
 {
-    int option;
+    struct arguments a = { 0 };
+    int option, r;
 
     *ret = (struct plan_options){ .dtype = DTYPE_F32,
                                   .op = OPERATOR_SUM,
                                   .nnodes = 2,
                                   .ranks = 1,
                                   .bytes = 1 << 20,
-                                  .budget = BUDGET_NONE,
-                                  .machine = machine_default };
+                                  .budget = BUDGET_NONE };
     opterr = 0;
     optind = 0;
     while ((option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
@@ -152,13 +185,14 @@ int plan_parse(int argc, char **argv, struct plan_options *ret, struct error *e)
                              argv[optind - 1]);
         if (option == '?')
             return error_set(e, ERROR_INVALID_ARGUMENT, "unknown argument %s", argv[optind - 1]);
-        if (!take_value(ret, option, optarg))
+        if (!take_value(ret, &a, option, optarg))
             return error_set(e, ERROR_INVALID_ARGUMENT, "plan: \"%.32s\" is no value of --%s",
                              optarg, options[option].name);
     }
     if (optind < argc)
         return error_set(e, ERROR_INVALID_ARGUMENT, "unknown argument %s", argv[optind]);
-    return check_whole(ret, e);
+    r = check_whole(ret, e);
+    return r < 0 ? r : make_table(&a, &ret->table, e);
 }
 
 /* ---- the operation, and its price by every row */
@@ -180,58 +214,27 @@ static struct descriptor descriptor_of(const struct plan_options *o)
                                 .nranks = nranks };
 }
 
-static int make_job(const struct plan_options *o, const struct descriptor *d, struct job *ret,
-                    struct error *e)
+/* Prices all rows, and finds the one that the daemons would choose. */
+static int price_rows(const struct choice_spec *spec, const struct frame *f, struct plan_report *r,
+                      struct error *e)
 {
-    const uint32_t width = dtype_get(o->dtype)->width;
-    const uint64_t n = o->bytes / width;
-    const bool sums = collective_get(o->kind)->flags & COLLECTIVE_HAS_OP;
-    struct chunking c;
-    int r;
+    struct choice choice;
+    int result = choice_make(spec, f, &choice, e);
 
-    r = descriptor_check(d, e);
-    if (r < 0)
-        return r;
-    r = chunk_plan(d, n, CHUNK_BYTES, &c, e);
-    if (r < 0)
-        return r;
-    *ret = (struct job){ .load = { .kind = o->kind,
-                                   .nnodes = o->nnodes,
-                                   .ranks = o->ranks,
-                                   .count = n,
-                                   .wide = sums ? price_wide(o->op, o->dtype) : 1 },
-                         .width = width,
-                         .length = MIN(c.length, n),
-                         .budget = o->budget == BUDGET_NONE ? UINT64_MAX : o->budget / width };
-    return 0;
-}
-
-static bool row_wanted(const struct plan_options *o, const struct plan_row *row)
-{
-    return row->priced && (!o->algorithm || !strcmp(o->algorithm, row->algorithm->name));
-}
-
-static int price_rows(const struct descriptor *d, struct plan_report *r, struct error *e)
-{
-    const struct plan_options *o = &r->options;
-
-    for (const struct algorithm *a = algorithms; a->kind != COLLECTIVE_NONE; a++) {
+    if (result == 0)
+        result = choice_job(spec, f, &r->job, e);
+    for (const struct algorithm *a = algorithms; a->kind != COLLECTIVE_NONE && result == 0; a++) {
         struct plan_row *row = &r->rows[r->nrows];
 
-        if (a->kind != o->kind || r->nrows == PLAN_ROWS_MAX)
+        if (a->kind != spec->d->kind || r->nrows == PLAN_ROWS_MAX)
             continue;
-        row->algorithm = a;
-        row->fits = a->fits(d, o->nnodes);
-        row->priced = row->fits && price_job(a, &r->job, &o->machine, &row->price);
+        *row = (struct plan_row){ .algorithm = a, .fits = a->fits(spec->d, f->nodes->nnodes) };
+        row->priced = row->fits && price_job(a, &r->job, &f->table->machine, &row->price) == 0;
         r->nrows++;
-        if (row_wanted(o, row) && (!r->shown || row->price.us < r->shown->price.us))
+        if (row->priced && a == choice.algorithm)
             r->shown = row;
     }
-    if (o->algorithm && !r->shown && r->job.length)
-        return error_set(e, ERROR_UNSUPPORTED_ALGORITHM,
-                         "plan: %s does not fit this %s on %u node%s, or its budget", o->algorithm,
-                         collective_get(o->kind)->name, o->nnodes, o->nnodes == 1 ? "" : "s");
-    return 0;
+    return result;
 }
 
 /* ---- the steps of one piece */
@@ -254,15 +257,14 @@ static int equal_exchange(uint32_t nranks, uint64_t rows, struct exchange **ret)
     return r;
 }
 
-static int emit_steps(struct plan_report *r)
+static int emit_steps(struct plan_report *r, const struct placement *nodes)
 {
     const struct plan_options *o = &r->options;
     const uint64_t length = r->shown->price.length;
-    _cleanup_(placement_freep) struct placement *nodes = NULL;
     _cleanup_(exchange_freep) struct exchange *x = NULL;
-    int result = placement_new_even(o->nnodes, o->ranks, &nodes);
+    int result = 0;
 
-    if (result == 0 && collective_get(o->kind)->shape == SHAPE_EXCHANGE)
+    if (collective_get(o->kind)->shape == SHAPE_EXCHANGE)
         result = equal_exchange(nodes->nranks, r->job.load.count, &x);
     if (result < 0)
         return result;
@@ -282,14 +284,18 @@ static int emit_steps(struct plan_report *r)
 int plan_report(const struct plan_options *o, struct plan_report *ret, struct error *e)
 {
     const struct descriptor d = descriptor_of(o);
+    const struct choice_spec spec = { .d = &d, .rows_max = o->bytes / dtype_get(o->dtype)->width };
+    _cleanup_(placement_freep) struct placement *nodes = NULL;
     int r;
 
     *ret = (struct plan_report){ .options = *o };
     plan_init(&ret->steps, o->ranks);
-    r = make_job(o, &d, &ret->job, e);
+    r = descriptor_check(&d, e);
+    if (r == 0 && placement_new_even(o->nnodes, o->ranks, &nodes) < 0)
+        r = error_set(e, ERROR_NO_MEMORY, "plan: no memory for the nodes");
     if (r == 0)
-        r = price_rows(&d, ret, e);
-    if (r == 0 && ret->shown && emit_steps(ret) < 0)
+        r = price_rows(&spec, &(struct frame){ &o->table, nodes, o->node, o->algorithm }, ret, e);
+    if (r == 0 && ret->shown && emit_steps(ret, nodes) < 0)
         r = error_set(e, ERROR_NO_MEMORY, "plan: no memory for the steps");
     return r;
 }

@@ -7,8 +7,7 @@
 
 #include <stdio.h>
 
-#include "daemon/plan/plan.h"
-#include "daemon/plan/price.h"
+#include "daemon/plan/choice.h"
 
 /* What was asked for. `bytes` is what chunks cut: of one rank, or of a pair for the exchanges. */
 struct plan_options {
@@ -17,8 +16,8 @@ struct plan_options {
     enum operator_id op;
     uint32_t nnodes, ranks, node; /* `node`: whose steps are shown */
     uint64_t bytes, budget;
-    struct machine machine;
-    const char *algorithm; /* whose steps are shown; NULL: the cheapest's */
+    struct table table;
+    const char *algorithm; /* forced; NULL: none */
     bool json;
 };
 
@@ -36,7 +35,7 @@ struct plan_report {
     struct job job;
     struct plan_row rows[PLAN_ROWS_MAX];
     uint32_t nrows;
-    const struct plan_row *shown; /* NULL: none has a price, or nothing is moved */
+    const struct plan_row *shown; /* the one chosen; NULL: nothing is moved */
     struct plan steps;            /* of one piece, of `shown` and options.node */
 };
 

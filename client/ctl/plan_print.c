@@ -3,7 +3,7 @@
 
 #include "client/ctl/plan.h"
 #include "client/ctl/print.h"
-#include "client/ctl/table.h"
+#include "client/ctl/columns.h"
 
 static const char *const kinds[] = { "copy", "reduce", "send", "recv" };
 static const char *const buffers[] = { "in", "out", "scratch", "partial" };
@@ -34,46 +34,46 @@ static void print_question(const struct plan_report *r, FILE *out)
     fprintf(
         out,
         "a message's latency %g us, its posting %g us; a node's link %g GB/s, its memory %g GB/s\n",
-        o->machine.latency_us, o->machine.message_us, o->machine.link_bytes_per_us / 1e3,
-        o->machine.memory_bytes_per_us / 1e3);
+        o->table.machine.latency_us, o->table.machine.message_us,
+        o->table.machine.link_bytes_per_us / 1e3, o->table.machine.memory_bytes_per_us / 1e3);
     fprintf(out, "no less than %s for latency, %s for bandwidth\n\n",
-            text_us(a, price_bound_latency(&r->job, &o->machine)),
-            text_us(b, price_bound_link(&r->job, &o->machine)));
+            text_us(a, price_bound_latency(&r->job, &o->table.machine)),
+            text_us(b, price_bound_link(&r->job, &o->table.machine)));
 }
 
-static void add_price(struct table *t, const struct plan_report *r, const struct price *p)
+static void add_price(struct columns *t, const struct plan_report *r, const struct price *p)
 {
     const double width = r->job.width;
     char s[UNITS_BYTES];
 
-    table_add(t, "%s", text_bytes(s, p->length * r->job.width));
-    table_add(t, "%" PRIu64, p->pieces);
-    table_add(t, "%u", p->depth);
-    table_add(t, "%.0f", p->cost.messages);
-    table_add(t, "%s", text_bytes(s, (uint64_t)(p->cost.sent * width)));
-    table_add(t, "%s", text_bytes(s, (uint64_t)(p->cost.touched * width)));
-    table_add(t, "%s", text_bytes(s, p->cost.peak * r->job.width));
-    table_add(t, "%s", text_us(s, p->us));
+    columns_add(t, "%s", text_bytes(s, p->length * r->job.width));
+    columns_add(t, "%" PRIu64, p->pieces);
+    columns_add(t, "%u", p->depth);
+    columns_add(t, "%.0f", p->cost.messages);
+    columns_add(t, "%s", text_bytes(s, (uint64_t)(p->cost.sent * width)));
+    columns_add(t, "%s", text_bytes(s, (uint64_t)(p->cost.touched * width)));
+    columns_add(t, "%s", text_bytes(s, p->cost.peak * r->job.width));
+    columns_add(t, "%s", text_us(s, p->us));
 }
 
 static void print_prices(const struct plan_report *r, FILE *out)
 {
-    _cleanup_(table_fini) struct table t;
+    _cleanup_(columns_fini) struct columns t;
 
-    table_init(&t, "lrrrrrrrr");
-    table_add_row(&t, "ALGORITHM", "PIECE", "PIECES", "DEPTH", "MESSAGES", "SENT", "TOUCHED",
-                  "PEAK", "TIME");
+    columns_init(&t, "lrrrrrrrr");
+    columns_add_row(&t, "ALGORITHM", "PIECE", "PIECES", "DEPTH", "MESSAGES", "SENT", "TOUCHED",
+                    "PEAK", "TIME");
     for (uint32_t i = 0; i < r->nrows; i++) {
         const struct plan_row *row = &r->rows[i];
 
-        table_add(&t, "%s", row->algorithm->name);
+        columns_add(&t, "%s", row->algorithm->name);
         if (row->priced)
             add_price(&t, r, &row->price);
         else
-            table_add_row(&t, "", "", "", "", "", "", "",
-                          row->fits ? "above the budget" : "does not fit");
+            columns_add_row(&t, "", "", "", "", "", "", "",
+                            row->fits ? "above the budget" : "does not fit");
     }
-    table_print(&t, "", out);
+    columns_print(&t, "", out);
 }
 
 static void print_span(const struct plan_report *r, const struct span *s, FILE *out)
@@ -214,8 +214,8 @@ int plan_print_json(const struct plan_report *r, FILE *out, struct error *e)
         "{s:s, s:s, s:o, s:o, s:o, s:f, s:f, s:o, s:o, s:o, s:o}", "collective",
         collective_get(o->kind)->name, "dtype", dtype_get(o->dtype)->name, "nodes",
         json_u64(o->nnodes), "ranks_per_node", json_u64(o->ranks), "bytes", json_u64(o->bytes),
-        "bound_latency_us", price_bound_latency(&r->job, &o->machine), "bound_bandwidth_us",
-        price_bound_link(&r->job, &o->machine), "algorithms", json_rows(r), "algorithm",
+        "bound_latency_us", price_bound_latency(&r->job, &o->table.machine), "bound_bandwidth_us",
+        price_bound_link(&r->job, &o->table.machine), "algorithms", json_rows(r), "algorithm",
         r->shown ? json_string(r->shown->algorithm->name) : json_null(), "node", json_u64(o->node),
         "steps", json_steps(&r->steps));
 

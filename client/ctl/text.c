@@ -1,7 +1,7 @@
 #include <inttypes.h>
 
 #include "client/ctl/print.h"
-#include "client/ctl/table.h"
+#include "client/ctl/columns.h"
 
 const char *text_bytes(char buffer[UNITS_BYTES], uint64_t bytes)
 {
@@ -57,49 +57,49 @@ static void print_daemon(const struct status_item *d, FILE *out)
 static void print_sessions(const struct status *s, FILE *out)
 {
     const struct status_item *item = NULL;
-    _cleanup_(table_fini) struct table table;
+    _cleanup_(columns_fini) struct columns table;
 
-    table_init(&table, "rrrlrrrr");
-    table_add_row(&table, "SESSION", "PID", "UID", "NAME", "REGIONS", "BYTES", "IN FLIGHT",
-                  "MEMBERS");
+    columns_init(&table, "rrrlrrrr");
+    columns_add_row(&table, "SESSION", "PID", "UID", "NAME", "REGIONS", "BYTES", "IN FLIGHT",
+                    "MEMBERS");
     while ((item = status_next(s, STATUS_SESSION, item))) {
         char bytes[UNITS_BYTES];
 
-        table_add(&table, "%" PRIu64, item->session.session);
-        table_add(&table, "%u", item->session.pid);
-        table_add(&table, "%u", item->session.uid);
-        table_add(&table, "%s", item->session.name);
-        table_add(&table, "%u", item->session.regions);
-        table_add(&table, "%s", text_bytes(bytes, item->session.region_bytes));
-        table_add(&table, "%u", item->session.in_flight);
-        table_add(&table, "%u", item->session.members);
+        columns_add(&table, "%" PRIu64, item->session.session);
+        columns_add(&table, "%u", item->session.pid);
+        columns_add(&table, "%u", item->session.uid);
+        columns_add(&table, "%s", item->session.name);
+        columns_add(&table, "%u", item->session.regions);
+        columns_add(&table, "%s", text_bytes(bytes, item->session.region_bytes));
+        columns_add(&table, "%u", item->session.in_flight);
+        columns_add(&table, "%u", item->session.members);
     }
     fputc('\n', out);
-    table_print(&table, "", out);
+    columns_print(&table, "", out);
 }
 
 static void print_members(const struct status *s, const struct status_item *c, FILE *out)
 {
     const bool waiting = c->communicator.oldest_kind != COLLECTIVE_NONE;
     const struct status_item *item = NULL;
-    _cleanup_(table_fini) struct table table;
+    _cleanup_(columns_fini) struct columns table;
 
-    table_init(&table, "rrrrlrl");
+    columns_init(&table, "rrrrlrl");
     if (!status_next_member(s, c->communicator.communicator, NULL))
         return;
-    table_add_row(&table, "RANK", "PID", "SESSION", "NEXT", "LAST", "AGO", "");
+    columns_add_row(&table, "RANK", "PID", "SESSION", "NEXT", "LAST", "AGO", "");
     while ((item = status_next_member(s, c->communicator.communicator, item))) {
         char age[UNITS_BYTES];
 
-        table_add(&table, "%u", item->member.rank);
-        table_add(&table, "%u", item->member.pid);
-        table_add(&table, "%" PRIu64, item->member.session);
-        table_add(&table, "%" PRIu64, item->member.sequence);
-        table_add(&table, "%s", item->member.last);
-        table_add(&table, "%s", text_age(age, item->member.last_age_us));
-        table_add(&table, "%s", !waiting ? "" : item->member.arrived ? "arrived" : "MISSING");
+        columns_add(&table, "%u", item->member.rank);
+        columns_add(&table, "%u", item->member.pid);
+        columns_add(&table, "%" PRIu64, item->member.session);
+        columns_add(&table, "%" PRIu64, item->member.sequence);
+        columns_add(&table, "%s", item->member.last);
+        columns_add(&table, "%s", text_age(age, item->member.last_age_us));
+        columns_add(&table, "%s", !waiting ? "" : item->member.arrived ? "arrived" : "MISSING");
     }
-    table_print(&table, "  ", out);
+    columns_print(&table, "  ", out);
 }
 
 static void print_oldest(const struct status_item *c, FILE *out)

@@ -27,6 +27,7 @@ int comms_new(const struct comms_config *config, const struct comm_events *event
     if (!comms)
         return -ENOMEM;
     comms->config = *config;
+    table_init(&comms->table, config->chunk_bytes);
     comms->events = *events;
     comms->deadline = TIME_NEVER;
     list_init(&comms->comms);

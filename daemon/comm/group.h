@@ -36,6 +36,7 @@ struct run;
 
 struct comms {
     struct comms_config config;
+    struct table table;
     struct comm_events events;
     struct list comms;   /* struct comm */
     struct list tickets; /* struct ticket: ids that nobody has joined */

@@ -11,7 +11,6 @@
 #include "daemon/log/log.h"
 
 /* Chunks in flight on one node: one being worked on, one ready behind it. */
-#define DEPTH 2u
 
 static const char *const state_names[] = {
     [OP_ARRIVING] = "arriving", [OP_AGREEING] = "agreeing", [OP_RUNNING] = "running",
@@ -319,19 +318,32 @@ static int make_exchange(struct op *op)
     return r;
 }
 
+static struct frame frame_of(const struct comm *c)
+{
+    return (struct frame){ .table = &c->comms->table, .forced = c->algorithm };
+}
+
+static void take_choice(struct op *op, const struct choice *c)
+{
+    op->algorithm = c->algorithm;
+    op->chunking = c->chunking;
+}
+
 static int decide_exchange(struct op *op, struct error *e)
 {
-    const struct descriptor *d = &op->arrivals[0]->d;
+    const struct frame f = frame_of(op->comm);
+    struct choice_spec spec = { .d = &op->arrivals[0]->d };
+    struct choice choice;
     int r;
 
     r = make_exchange(op);
     if (r < 0)
         return system_error(op, -r, e);
-    r = algorithm_choose(d, op->comm->algorithm, &op->algorithm, e);
-    if (r < 0)
-        return r;
-    return chunk_plan(d, exchange_rows_max(op->exchange), op->comm->comms->config.chunk_bytes,
-                      &op->chunking, e);
+    spec.rows_max = exchange_rows_max(op->exchange);
+    r = choice_make(&spec, &f, &choice, e);
+    if (r == 0)
+        take_choice(op, &choice);
+    return r;
 }
 
 static uint64_t power_of_two_below(uint64_t n)
@@ -380,6 +392,7 @@ static int fit_windows(struct op *op, struct error *e)
 /* What moves, in which chunks, by which algorithm. All parts get the same answer. */
 static int decide(struct op *op, struct error *e)
 {
+    const struct frame f = frame_of(op->comm);
     const struct arrival *a = op->arrivals[0];
     struct recipe *recipe;
     int r;
@@ -395,12 +408,10 @@ static int decide(struct op *op, struct error *e)
             return r;
         recipe = a->recipe;
     }
-    r = recipe_decide(recipe, op->comm->algorithm, op->comm->comms->config.chunk_bytes, e);
-    if (r < 0)
-        return r;
-    op->algorithm = recipe->algorithm;
-    op->chunking = recipe->chunking;
-    return 0;
+    r = recipe_decide(recipe, &f, e);
+    if (r == 0)
+        take_choice(op, &recipe->choice);
+    return r;
 }
 
 /* Ends it with what the comparison, or else what comes behind it, has against it. */
@@ -538,9 +549,10 @@ static void run_done(struct run *run, int r)
 static int take_run(struct op *op)
 {
     struct comm *c = op->comm;
+    const struct frame f = frame_of(c);
 
     op->run = steal(&c->spare_run);
-    return op->run ? 0 : run_new(MAX(c->nranks, 2), DEPTH, &op->run);
+    return op->run ? 0 : run_new(MAX(c->nranks, 2), choice_depth_max(&f), &op->run);
 }
 
 static const struct run_memory *bind_memory(struct op *op)
@@ -575,8 +587,8 @@ static int start_run(struct op *op)
                                  .d = recipe ? &recipe->d : &a->d,
                                  .nparts = op->nparts,
                                  .chunking = op->chunking,
-                                 .full = recipe ? &recipe->full : NULL,
-                                 .tail = recipe ? &recipe->tail : NULL,
+                                 .full = recipe ? recipe->full : NULL,
+                                 .tail = recipe ? recipe->tail : NULL,
                                  .algorithm = op->algorithm,
                                  .exchange = op->exchange,
                                  .memory = bind_memory(op),
@@ -677,8 +689,8 @@ static void add_laggards(const struct op *op, struct text *t, struct error *e)
             continue;
         error_add_rank(e, a->rank);
         if (n++ < 4)
-            text_add(t, "%srank %u (pid %d)", n > 1 ? ", " : "; its memory is waited for: ", a->rank,
-                     (int)a->member->pid);
+            text_add(t, "%srank %u (pid %d)",
+                     n > 1 ? ", " : "; its memory is waited for: ", a->rank, (int)a->member->pid);
     }
 }
 

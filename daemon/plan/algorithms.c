@@ -62,32 +62,3 @@ bool algorithm_name_known(const char *name)
             return true;
     return false;
 }
-
-static int unsupported_error(const struct descriptor *d, const char *forced, struct error *e)
-{
-    struct text fitting = { 0 };
-
-    for (const struct algorithm *a = algorithms; a->kind != COLLECTIVE_NONE; a++)
-        if (a->kind == d->kind && a->fits(d, 1))
-            text_add(&fitting, ", %s", a->name);
-    return error_set(e, ERROR_UNSUPPORTED_ALGORITHM, "%s: algorithm \"%.32s\" %s; use auto%s",
-                     collective_get(d->kind)->name, forced,
-                     algorithm_name_known(forced) ? "does not fit this operation" : "is not known",
-                     fitting.s);
-}
-
-int algorithm_choose(const struct descriptor *d, const char *forced, const struct algorithm **ret,
-                     struct error *e)
-{
-    if (!forced)
-        forced = "auto";
-    for (const struct algorithm *a = algorithms; a->kind != COLLECTIVE_NONE; a++) {
-        if (a->kind != d->kind || !a->fits(d, 1))
-            continue;
-        if (strcmp(forced, "auto") && strcmp(forced, a->name))
-            continue;
-        *ret = a;
-        return 0;
-    }
-    return unsupported_error(d, forced, e);
-}

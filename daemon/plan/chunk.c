@@ -34,8 +34,8 @@ static void chunk_unit(const struct descriptor *d, uint64_t rows_max, uint64_t *
     *ret_bytes = row * dtype_get(d->dtype)->width;
 }
 
-/* How many ranks share the budget: what one rank sends to all is a single message in flight. */
-static uint32_t chunk_sharers(const struct descriptor *d)
+/* What one rank sends to all is a single message in flight. */
+uint32_t chunk_sharers(const struct descriptor *d)
 {
     switch (d->kind) {
     case COLLECTIVE_BROADCAST:

@@ -121,17 +121,30 @@ static uint64_t message_outside(const struct plan *p, const struct step *s)
     return n;
 }
 
+#define CHANNELS_AT_ONCE 512u
+
+/* Of the channels from `first` on, what the largest message of each has in tensors. */
+static uint64_t channels_peak(const struct plan *p, uint32_t first)
+{
+    uint64_t most[CHANNELS_AT_ONCE] = { 0 }, n = 0;
+    const uint32_t end = MIN(CHANNELS_AT_ONCE, p->nchannels - first);
+
+    for (uint32_t i = 0; i < p->nsteps; i++) {
+        const uint32_t c = p->steps[i].channel - first;
+
+        if (c < end)
+            most[c] = MAX(most[c], message_outside(p, &p->steps[i]));
+    }
+    for (uint32_t c = 0; c < end; c++)
+        n += most[c];
+    return n;
+}
+
 uint64_t plan_peak(const struct plan *p, uint32_t wide)
 {
     uint64_t n = p->scratch + wide * p->partials;
 
-    for (uint32_t c = 0; c < p->nchannels; c++) {
-        uint64_t most = 0;
-
-        for (uint32_t i = 0; i < p->nsteps; i++)
-            if (p->steps[i].channel == c)
-                most = MAX(most, message_outside(p, &p->steps[i]));
-        n += most;
-    }
+    for (uint32_t first = 0; first < p->nchannels; first += CHANNELS_AT_ONCE)
+        n += channels_peak(p, first);
     return n;
 }

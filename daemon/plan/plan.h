@@ -169,14 +169,6 @@ struct algorithm {
 /* Whether `name` is one an operator may force ("auto", "hierarchical", "direct", "ring", ...). */
 bool algorithm_name_known(const char *name);
 
-/*
- * The row of one node that fits, or the one called `forced` (NULL or "auto": none forced). `d` is
- * checked. Not for barrier and split: nothing moves, so there is nothing to choose.
- * Return: 0, or -ERROR_UNSUPPORTED_ALGORITHM naming the ones that would fit.
- */
-int algorithm_choose(const struct descriptor *d, const char *forced, const struct algorithm **ret,
-                     struct error *e);
-
 /* The whole table, for tests and tools; a COLLECTIVE_NONE row at the end. */
 extern const struct algorithm algorithms[];
 

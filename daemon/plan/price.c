@@ -2,9 +2,8 @@
 
 #define PIECE_US 5.0 /* its tasks handed to workers and back */
 
-/* A network of 100 Gb/s, and memory that one daemon's workers keep busy. */
 const struct machine machine_default = {
-    .latency_us = 5, .message_us = 1, .link_bytes_per_us = 12.5e3, .memory_bytes_per_us = 10e3
+    .latency_us = 25, .message_us = 5, .link_bytes_per_us = 3e3, .memory_bytes_per_us = 8e3
 };
 
 static double link_us(const struct cost *c, uint32_t width, const struct machine *m)
@@ -22,21 +21,123 @@ double price_cost(const struct cost *c, uint32_t width, const struct machine *m)
     return c->messages * m->latency_us + link_us(c, width, m) + memory_us(c, width, m);
 }
 
-/* False where one piece is above the budget. */
-static bool price_pieces(const struct algorithm *a, const struct job *j, const struct machine *m,
-                         uint64_t length, struct price *ret)
+/* ---- peaks */
+
+static bool exchanges(const struct job *j)
+{
+    return collective_get(j->load.kind)->shape == SHAPE_EXCHANGE;
+}
+
+/* Whether the closed forms are those of this placement. */
+static bool is_even(const struct job *j)
+{
+    bool even = true;
+
+    for (uint32_t i = 0; j->nodes && i < j->nodes->nnodes; i++)
+        even &= placement_count(j->nodes, i) == j->load.ranks;
+    return even;
+}
+
+/* The ranks of the node that has second most; as many as of the first where two have so many. */
+static uint32_t second_most(const struct job *j)
+{
+    uint32_t first = 0, second = 0;
+
+    for (uint32_t i = 0; i < j->nodes->nnodes; i++) {
+        const uint32_t ranks = placement_count(j->nodes, i);
+
+        second = MAX(second, MIN(ranks, first));
+        first = MAX(first, ranks);
+    }
+    return second;
+}
+
+/* Of the plans themselves. */
+static int peak_emitted(const struct algorithm *a, const struct job *j, uint64_t count,
+                        uint64_t *ret)
+{
+    struct plan_args args = { .kind = j->load.kind,
+                              .nranks = j->nodes->nranks,
+                              .root = j->root,
+                              .stride = j->load.count,
+                              .count = count,
+                              .nodes = j->nodes };
+    struct plan plan;
+    uint64_t most = 0;
+    int r = 0;
+
+    plan_init(&plan, 0);
+    for (; args.node < j->nodes->nnodes && r == 0; args.node++) {
+        plan_clear(&plan);
+        plan.nranks = placement_count(j->nodes, args.node);
+        r = a->emit(&plan, &args);
+        most = MAX(most, plan_peak(&plan, j->load.wide));
+    }
+    plan_fini(&plan);
+    if (r == 0)
+        *ret = most;
+    return r;
+}
+
+int price_peak(const struct algorithm *a, const struct job *j, uint64_t count, uint64_t *ret)
+{
+    struct load piece = j->load;
+
+    piece.count = count;
+    if (is_even(j)) {
+        *ret = a->cost(&piece).peak;
+        return 0;
+    }
+    if (!exchanges(j))
+        return peak_emitted(a, j, count, ret);
+
+    /* every message of an exchange is as long as its two nodes have ranks, together */
+    *ret = a->cost(&piece).peak / (2ull * piece.ranks) * (piece.ranks + second_most(j));
+    return 0;
+}
+
+/* Peaks are all but proportional: this is soon there, and looks at one element last. */
+static uint64_t shorter(uint64_t length, double share)
+{
+    const uint64_t next = (uint64_t)((double)length * share);
+
+    return length == 1 ? 0 : MAX(MIN(next, length - 1), 1);
+}
+
+/* The longest piece within the budget, or nearly, and its peak; 0: there is none. */
+static int longest_piece(const struct algorithm *a, const struct job *j, uint64_t *ret_length,
+                         uint64_t *ret_peak)
+{
+    uint64_t length = j->length, peak = 0;
+    int r = price_peak(a, j, length, &peak);
+
+    while (r == 0 && length && peak > j->budget) {
+        length = j->whole ? 0 : shorter(length, (double)j->budget / (double)peak);
+        r = length ? price_peak(a, j, length, &peak) : 0;
+    }
+    *ret_length = length;
+    *ret_peak = peak;
+    return r;
+}
+
+static uint32_t depth_within(const struct job *j, uint64_t peak)
+{
+    return (uint32_t)(peak ? MIN(j->budget / peak, j->depth) : j->depth);
+}
+
+/* ---- prices */
+
+static void price_pieces(const struct algorithm *a, const struct job *j, const struct machine *m,
+                         uint64_t length, uint64_t peak, struct price *ret)
 {
     struct load piece = j->load;
 
     piece.count = length;
     ret->length = length;
     ret->cost = a->cost(&piece);
-    if (ret->cost.peak > j->budget)
-        return false;
+    ret->cost.peak = peak;
     ret->pieces = div_up_u64(j->load.count, j->length) * div_up_u64(j->length, length);
-    ret->depth = PRICE_DEPTH_MAX;
-    if (ret->cost.peak)
-        ret->depth = (uint32_t)MIN(j->budget / ret->cost.peak, PRICE_DEPTH_MAX);
+    ret->depth = depth_within(j, peak);
 
     const double one = PIECE_US + price_cost(&ret->cost, j->width, m);
     const double link = link_us(&ret->cost, j->width, m);
@@ -44,23 +145,30 @@ static bool price_pieces(const struct algorithm *a, const struct job *j, const s
 
     /* the next one begins when link and memory are free for it, or a place in flight is */
     ret->us = one + (double)(ret->pieces - 1) * MAX(MAX(link, memory), one / ret->depth);
-    return true;
 }
 
-bool price_job(const struct algorithm *a, const struct job *j, const struct machine *m,
-               struct price *ret)
+int price_job(const struct algorithm *a, const struct job *j, const struct machine *m,
+              struct price *ret)
 {
-    bool found = false;
+    uint64_t longest, peak;
+    int r = longest_piece(a, j, &longest, &peak);
 
-    for (uint64_t length = j->length; length; length /= 2) {
+    if (r < 0)
+        return r;
+    if (!longest)
+        return PRICE_NONE;
+    price_pieces(a, j, m, longest, peak, ret);
+    for (uint64_t length = longest / 2; length && !j->whole; length /= 2) {
         struct price p;
 
-        if (price_pieces(a, j, m, length, &p) && (!found || p.us < ret->us)) {
+        r = price_peak(a, j, length, &peak);
+        if (r < 0)
+            return r;
+        price_pieces(a, j, m, length, peak, &p);
+        if (p.us < ret->us)
             *ret = p;
-            found = true;
-        }
     }
-    return found;
+    return 0;
 }
 
 double price_bound_latency(const struct job *j, const struct machine *m)

@@ -1,9 +1,16 @@
 #include "daemon/plan/recipe.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- one */
+
+static void forget_plans(struct recipe *r)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(r->plans); i++)
+        plan_fini(&r->plans[i]);
+}
 
 static struct recipe *recipe_new(const struct descriptor *d, uint64_t piece)
 {
@@ -15,8 +22,7 @@ static struct recipe *recipe_new(const struct descriptor *d, uint64_t piece)
     r->refs = 1;
     r->d = *d;
     r->piece = piece;
-    plan_init(&r->full, d->nranks);
-    plan_init(&r->tail, d->nranks);
+    r->full = r->last = r->tail = &r->plans[0];
     return r;
 }
 
@@ -29,8 +35,7 @@ struct recipe *recipe_ref(struct recipe *r)
 struct recipe *recipe_unref(struct recipe *r)
 {
     if (r && --r->refs == 0) {
-        plan_fini(&r->full);
-        plan_fini(&r->tail);
+        forget_plans(r);
         free(r);
     }
     return NULL;
@@ -52,40 +57,72 @@ static void recipe_measure(struct recipe *r)
     r->out_bytes *= r->width;
 }
 
-static int emit(const struct recipe *r, struct plan *plan, uint64_t chunk)
+/* The ranks that a plan has here. */
+static uint32_t ranks_here(const struct recipe *r, const struct frame *f)
+{
+    if (collective_get(r->d.kind)->flags & COLLECTIVE_PAIR)
+        return 2;
+    return f->nodes ? placement_count(f->nodes, f->node) : r->d.nranks;
+}
+
+static int emit(const struct recipe *r, const struct frame *f, uint64_t count, struct plan *ret)
 {
     const bool pair = collective_get(r->d.kind)->flags & COLLECTIVE_PAIR;
     const struct plan_args args = { .kind = r->d.kind,
                                     .nranks = pair ? 2 : r->d.nranks,
                                     .root = r->d.root,
-                                    .stride = r->chunking.n,
-                                    .count = chunk_count(&r->chunking, chunk) };
+                                    .stride = r->choice.chunking.n,
+                                    .count = count,
+                                    .nodes = pair ? NULL : f->nodes,
+                                    .node = f->node };
 
-    plan->nranks = args.nranks;
-    plan_clear(plan);
-    return r->algorithm->emit(plan, &args);
+    plan_init(ret, ranks_here(r, f));
+    return r->choice.algorithm->emit(ret, &args);
 }
 
-int recipe_decide(struct recipe *r, const char *forced, uint64_t tuned_bytes, struct error *e)
+/* How long the last of the pieces that `n` elements are cut into is. */
+static uint64_t last_piece(uint64_t n, uint64_t piece)
+{
+    return n % piece ? n % piece : piece;
+}
+
+static int emit_all(struct recipe *r, const struct frame *f)
+{
+    const struct chunking *c = &r->choice.chunking;
+    const uint64_t piece = r->choice.piece_length, end = chunk_count(c, c->chunks - 1);
+    const uint64_t counts[] = { MIN(piece, c->n), last_piece(MIN(c->length, c->n), piece),
+                                last_piece(end, piece) };
+    const struct plan **plans[] = { &r->full, &r->last, &r->tail };
+
+    for (size_t i = 0; i < ARRAY_SIZE(plans); i++) {
+        size_t same = 0;
+
+        while (counts[same] != counts[i])
+            same++;
+        if (same == i && emit(r, f, counts[i], &r->plans[i]) < 0)
+            return -ENOMEM;
+        *plans[i] = &r->plans[same];
+    }
+    return 0;
+}
+
+int recipe_decide(struct recipe *r, const struct frame *f, struct error *e)
 {
     const struct collective *c = collective_get(r->d.kind);
+    const struct choice_spec spec = { .d = &r->d, .chunk_length = r->piece };
     int result;
 
     if (r->decided)
         return 0;
-    if (r->piece)
-        tuned_bytes = r->piece * r->width;
     if (c->shape != SHAPE_NONE) {
-        result =
-            algorithm_choose(&r->d, c->flags & COLLECTIVE_PAIR ? NULL : forced, &r->algorithm, e);
-        if (result == 0)
-            result = chunk_plan(&r->d, 0, tuned_bytes, &r->chunking, e);
+        result = choice_make(&spec, f, &r->choice, e);
         if (result < 0)
             return result;
     }
-    if (r->chunking.chunks &&
-        (emit(r, &r->full, 0) < 0 || emit(r, &r->tail, r->chunking.chunks - 1) < 0))
+    if (r->choice.chunking.chunks && emit_all(r, f) < 0) {
+        forget_plans(r);
         return error_set(e, ERROR_NO_MEMORY, "%s: no memory for a plan", c->name);
+    }
     r->decided = true;
     return 0;
 }
@@ -123,7 +160,8 @@ static uint64_t list_steps(const struct recipes *l)
     uint64_t n = 0;
 
     list_for_each(r, &l->list, link)
-        n += r->full.nsteps + r->tail.nsteps;
+        for (size_t i = 0; i < ARRAY_SIZE(r->plans); i++)
+            n += r->plans[i].nsteps;
     return n;
 }
 

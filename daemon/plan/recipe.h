@@ -1,13 +1,13 @@
 /*
  * Recipes: all that follows from a descriptor alone, worked out once for every operation that has
- * it: what its tensors measure, and by which algorithm, in which chunks and steps it moves. Not for
- * the exchanges, whose chunks and steps follow from counts that every operation has its own of.
+ * it: what its tensors measure, and by which algorithm, in which chunks, pieces and steps it moves.
+ * Not for the exchanges, whose chunks and steps follow from counts that every operation has its own
+ * of: they take a choice (choice.h) each time.
  */
 #ifndef DAEMON_PLAN_RECIPE_H
 #define DAEMON_PLAN_RECIPE_H
 
-#include "daemon/plan/chunk.h"
-#include "daemon/plan/plan.h"
+#include "daemon/plan/choice.h"
 #include "shared/list.h"
 
 /* Immutable once decided, but for its references. */
@@ -22,9 +22,11 @@ struct recipe {
 
     /* from recipe_decide() on */
     bool decided;
-    const struct algorithm *algorithm; /* NULL where nothing moves */
-    struct chunking chunking;
-    struct plan full, tail; /* of a chunk of full length, and of the last one */
+    struct choice choice;
+    /* this node's of a whole piece, of the last one of a chunk, and of the last of all; the same
+     * plan where they are as long, an empty one where nothing moves */
+    const struct plan *full, *last, *tail;
+    struct plan plans[3]; /* what these point to */
 };
 
 struct recipe *recipe_ref(struct recipe *r);
@@ -32,13 +34,12 @@ struct recipe *recipe_ref(struct recipe *r);
 struct recipe *recipe_unref(struct recipe *r);
 
 /*
- * Chooses the algorithm (`forced` as in algorithm_choose), cuts the chunks (`tuned_bytes` as in
- * chunk_plan, where no piece was asked for) and plans them; nothing to do where that has been done.
+ * Makes the choice and the plans of f->node; nothing to do where that has been done.
  * Return: 0, or -code worded in `e` with the recipe undecided.
  */
-int recipe_decide(struct recipe *r, const char *forced, uint64_t tuned_bytes, struct error *e);
+int recipe_decide(struct recipe *r, const struct frame *f, struct error *e);
 
-/* The latest recipes, each for one `forced` and `tuned_bytes`; the least recently used go first. */
+/* The latest recipes, each decided by the same frame; the least recently used go first. */
 struct recipes {
     struct list list; /* struct recipe, latest first */
     uint32_t n;

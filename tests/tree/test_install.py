@@ -14,8 +14,9 @@ WANTED = """
     bin/ruccl-perf bin/rucclctl sbin/ruccld
     include/ruccl.h lib/libruccl.so lib/libruccl.so.0 lib/libruccl.so.VERSION lib/pkgconfig/ruccl.pc
     systemd/system/ruccld.service systemd/system/ruccld.socket sysusers.d/ruccl.conf
-    etc/ruccl/ruccld.conf
-    man1/ruccl-perf.1 man1/rucclctl.1 man3/ruccl.3 man5/ruccld.conf.5 man7/ruccl.7 man8/ruccld.8
+    etc/ruccl/ruccld.conf etc/ruccl/tuning.conf
+    man1/ruccl-perf.1 man1/rucclctl.1 man3/ruccl.3 man5/ruccl-tuning.5
+    man5/ruccld.conf.5 man7/ruccl.7 man8/ruccld.8
 """.split()
 
 

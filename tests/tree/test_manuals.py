@@ -4,6 +4,7 @@
 import re
 import shlex
 import shutil
+import tempfile
 import unittest
 
 from tree import EXAMPLE, LIBRUCCL, RUCCL_PERF, RUCCLCTL, RUCCLD, SOURCE, Daemon, run
@@ -59,6 +60,40 @@ class Configuration(unittest.TestCase):
             path.write_text(re.sub(r"^#(?=\w+ =)", "", self.printed, flags=re.MULTILINE))
             with Daemon(RUCCLD, "--config", path):
                 pass
+
+
+class Tuning(unittest.TestCase):
+    """The example file, the manual page, and what rucclctl takes."""
+
+    FILE = SOURCE / "deploy/tuning.conf"
+    KEY = re.compile(r"^#?(\w+) = (.*)$", re.MULTILINE)
+
+    def plan(self, text):
+        with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+            file.write(text)
+            file.flush()
+            return run(RUCCLCTL, "plan", "--collective", "all_reduce", "--tuning", file.name)
+
+    def test_example_file_says_the_defaults(self):
+        bare = re.sub(r"^#(?=\w+ =)", "", self.FILE.read_text().partition("#[")[0], flags=re.M)
+        self.assertEqual(self.plan(bare), self.plan(""))
+
+    def test_example_file_is_taken_with_every_key_in_force(self):
+        bare = re.sub(r"^#(?=\[|\w+ =)", "", self.FILE.read_text(), flags=re.MULTILINE)
+        self.assertIn("one piece on node 0", self.plan(bare))
+
+    def test_manual_has_the_same_keys_and_defaults(self):
+        said = dict(
+            re.findall(r"^\.It Cm (\w+)\n(?:.*\n)*?(?:Default: |of\n.*\n)(\w.*)[.]$",
+                       manual("ruccl-tuning.5"), re.MULTILINE)
+        )  # fmt: skip
+        keys = dict(self.KEY.findall(self.FILE.read_text().partition("#[")[0]))
+        self.assertEqual(len(keys), 6)
+        self.assertEqual(said, keys)
+
+    def test_of_the_manual_is_taken(self):
+        example = next(literals(section(manual("ruccl-tuning.5"), "EXAMPLES")))
+        self.assertIn("latency 2.5 us, its posting 0.8 us", self.plan(example))
 
 
 class Flags(unittest.TestCase):

@@ -17,7 +17,7 @@
 #include "client/ctl/ctl.h"
 #include "client/ctl/fetch.h"
 #include "client/ctl/print.h"
-#include "client/ctl/table.h"
+#include "client/ctl/columns.h"
 #include "proto/packet.h"
 
 /* ------------------------------------------------ a node with something going on */

@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/ctl/ctl.h"
 #include "client/ctl/plan.h"
@@ -75,9 +76,9 @@ TEST(operations_that_cannot_be_are_told_why)
     assert_refused("plan --collective reduce --dtype i32 --op mean", CTL_FAILED, "not defined");
     assert_refused("plan --collective all_reduce --budget 7", CTL_FAILED, "the least that works");
     assert_refused("plan --collective all_reduce --algorithm ring", CTL_FAILED,
-                   "ring does not fit this all_reduce on 2 nodes");
+                   "\"ring\" does not fit this operation on 2 nodes; use auto, direct");
     assert_refused("plan --collective all_reduce --nodes 3 --algorithm halving-doubling",
-                   CTL_FAILED, "halving-doubling does not fit");
+                   CTL_FAILED, "\"halving-doubling\" does not fit this operation on 3 nodes");
     assert_refused("plan --collective all_gather --bytes 9223372036854775807", CTL_FAILED,
                    "63 bits");
 }
@@ -106,7 +107,7 @@ TEST(text_shows_prices_bounds_and_steps)
 {
     _cleanup_(ran_fini) struct ran ran =
         run("plan --collective all_reduce --nodes 2 --ranks-per-node 2 --bytes 16 --node 1 "
-            "--latency-us 2 --bandwidth-gbs 10");
+            "--latency-us 2 --message-us 1 --bandwidth-gbs 10 --memory-gbs 10");
 
     assert_string_equal(ran.err, "");
     assert_string_equal(ran.out, expected_text);
@@ -130,6 +131,27 @@ TEST(what_is_above_the_budget_is_said_to_be)
     assert_int_equal(ran.status, 0);
     assert_non_null(strstr(ran.out, "above the budget"));
     assert_non_null(strstr(ran.out, ", one piece on node 0"));
+}
+
+TEST(a_tuning_file_is_read_below_the_arguments)
+{
+    char path[] = "/tmp/ruccl-test-plan-XXXXXX", line[256];
+    int fd = mkstemp(path);
+    FILE *f = fdopen(fd, "w");
+
+    assert_non_null(f);
+    fputs("[machine]\nlatency = 7us\nmessage = 3us\n[broadcast]\n0 = tree\n", f);
+    fclose(f);
+    snprintf(line, sizeof(line), "plan --message-us 2 --collective broadcast --nodes 4 --tuning %s",
+             path);
+
+    _cleanup_(ran_fini) struct ran ran = run(line);
+
+    assert_int_equal(ran.status, 0);
+    assert_non_null(strstr(ran.out, "latency 7 us, its posting 2 us"));
+    assert_non_null(strstr(ran.out, "tree, one piece on node 0"));
+    unlink(path);
+    assert_refused(line, CTL_USAGE, path);
 }
 
 TEST(json_holds_the_same)
@@ -170,7 +192,8 @@ TEST(every_collective_can_be_planned_for_thousands_of_nodes)
             assert_int_equal(plan_report(&o, &report, NULL), 0);
             assert_non_null(report.shown);
             assert_true(report.steps.nsteps > 0);
-            assert_true(report.shown->price.us >= price_bound_latency(&report.job, &o.machine));
+            assert_true(report.shown->price.us >=
+                        price_bound_latency(&report.job, &o.table.machine));
             plan_report_fini(&report);
         }
     }
@@ -184,6 +207,7 @@ int main(void)
         cmocka_unit_test(text_shows_prices_bounds_and_steps),
         cmocka_unit_test(nothing_to_move_has_no_price),
         cmocka_unit_test(what_is_above_the_budget_is_said_to_be),
+        cmocka_unit_test(a_tuning_file_is_read_below_the_arguments),
         cmocka_unit_test(json_holds_the_same),
         cmocka_unit_test(every_collective_can_be_planned_for_thousands_of_nodes),
     };

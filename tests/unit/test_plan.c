@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-#include "daemon/plan/chunk.h"
+#include "daemon/plan/choice.h"
 #include "tests/unit/world.h"
 
 static bool kind_has_in_place(enum collective_id kind)
@@ -113,6 +113,22 @@ static void walk_blocks(const struct algorithm *a, enum dtype_id dtype, uint32_t
             }
 }
 
+/* The row chosen on one node. */
+static int choose(struct descriptor d, const char *forced, const struct algorithm **ret,
+                  struct error *e)
+{
+    struct table table;
+    struct choice choice = { .algorithm = *ret };
+    int r;
+
+    table_init(&table, 1 << 20);
+    d.budget = BUDGET_NONE;
+    r = choice_make(&(struct choice_spec){ .d = &d, .rows_max = 1 },
+                    &(struct frame){ .table = &table, .forced = forced }, &choice, e);
+    *ret = choice.algorithm;
+    return r;
+}
+
 TEST(every_row_is_sound_and_gives_the_canonical_bits)
 {
     static const uint32_t sizes[] = { 1, 2, 3, 4, 5, 7, 8, 9 };
@@ -146,10 +162,10 @@ TEST(a_chunk_is_one_pass_over_the_ranks)
                                   .shape = { 1, { 10 } },
                                   .nranks = 5 };
     _cleanup_(plan_fini) struct plan p;
-    const struct algorithm *a;
+    const struct algorithm *a = NULL;
 
     plan_init(&p, 5);
-    assert_int_equal(algorithm_choose(&d, NULL, &a, NULL), 0);
+    assert_int_equal(choose(d, NULL, &a, NULL), 0);
     assert_int_equal(a->emit(&p, &args), 0);
     assert_int_equal(p.nsteps, 1);
     assert_int_equal(p.steps[0].kind, STEP_REDUCE);
@@ -213,7 +229,7 @@ TEST(the_only_row_is_chosen_unforced_and_by_name)
     for (size_t i = 0; i < ARRAY_SIZE(forced); i++) {
         const struct algorithm *a = NULL;
 
-        assert_int_equal(algorithm_choose(&d, forced[i], &a, NULL), 0);
+        assert_int_equal(choose(d, forced[i], &a, NULL), 0);
         assert_string_equal(a->name, "hierarchical");
         assert_int_equal(a->kind, COLLECTIVE_ALL_REDUCE);
     }
@@ -225,10 +241,10 @@ TEST(a_forced_name_that_does_not_fit_is_told_which_do)
     const struct algorithm *a = NULL;
     struct error known = { 0 }, unknown = { 0 };
 
-    assert_int_equal(algorithm_choose(&d, "ring", &a, &known), -ERROR_UNSUPPORTED_ALGORITHM);
+    assert_int_equal(choose(d, "ring", &a, &known), -ERROR_UNSUPPORTED_ALGORITHM);
     assert_string_equal(known.text, "all_reduce: algorithm \"ring\" does not fit this operation; "
                                     "use auto, hierarchical");
-    assert_int_equal(algorithm_choose(&d, "rign", &a, &unknown), -ERROR_UNSUPPORTED_ALGORITHM);
+    assert_int_equal(choose(d, "rign", &a, &unknown), -ERROR_UNSUPPORTED_ALGORITHM);
     assert_string_equal(unknown.text,
                         "all_reduce: algorithm \"rign\" is not known; use auto, hierarchical");
     assert_null(a);
@@ -252,12 +268,12 @@ TEST(whatever_moves_something_can_be_planned_and_priced)
     for (uint32_t kind = 1; kind < COLLECTIVE_END; kind++) {
         const struct load small = { kind, 1, 4, 12, 1 }, large = { kind, 1, 4, 12000, 1 };
         struct descriptor d = all_reduce_of(12, 4);
-        const struct algorithm *a;
+        const struct algorithm *a = NULL;
 
         d.kind = (enum collective_id)kind;
         if (collective_get(kind)->shape == SHAPE_NONE)
             continue;
-        assert_int_equal(algorithm_choose(&d, NULL, &a, NULL), 0);
+        assert_int_equal(choose(d, NULL, &a, NULL), 0);
         assert_int_equal(a->kind, kind);
         assert_true(a->cost(&small).touched > 0);
         assert_true(a->cost(&large).touched > a->cost(&small).touched);

@@ -313,10 +313,14 @@ TEST(pieces_stay_within_the_budget_and_fill_the_chunks)
 {
     const struct algorithm *a = row_of(COLLECTIVE_ALL_REDUCE, "direct");
     /* two chunks and a rest; direct stages 7 and sends 7 of what a chunk has room for 8 of */
-    const struct job j = { { COLLECTIVE_ALL_REDUCE, 8, 1, 2500, 1 }, 4, 1000, 8000 };
+    const struct job j = { .load = { COLLECTIVE_ALL_REDUCE, 8, 1, 2500, 1 },
+                           .width = 4,
+                           .length = 1000,
+                           .budget = 8000,
+                           .depth = 8 };
     struct price p;
 
-    assert_true(price_job(a, &j, &machine_default, &p));
+    assert_int_equal(price_job(a, &j, &machine_default, &p), 0);
     assert_true(p.length < 1000 && p.length >= 1);
     assert_int_equal(p.cost.peak, 14 * p.length);
     assert_true(p.depth >= 1 && p.depth * p.cost.peak <= 8000);
@@ -327,11 +331,15 @@ TEST(what_needs_more_than_the_budget_has_no_price)
 {
     const struct algorithm *direct = row_of(COLLECTIVE_ALL_REDUCE, "direct");
     const struct algorithm *pairwise = row_of(COLLECTIVE_ALL_REDUCE, "pairwise");
-    const struct job j = { { COLLECTIVE_ALL_REDUCE, 8, 1, 5, 1 }, 4, 1, 8 };
+    const struct job j = { .load = { COLLECTIVE_ALL_REDUCE, 8, 1, 5, 1 },
+                           .width = 4,
+                           .length = 1,
+                           .budget = 8,
+                           .depth = 8 };
     struct price p;
 
-    assert_false(price_job(direct, &j, &machine_default, &p));
-    assert_true(price_job(pairwise, &j, &machine_default, &p));
+    assert_int_equal(price_job(direct, &j, &machine_default, &p), PRICE_NONE);
+    assert_int_equal(price_job(pairwise, &j, &machine_default, &p), 0);
     assert_int_equal(p.length, 1);
     assert_int_equal(p.pieces, 5);
     assert_int_equal(p.depth, 1);
@@ -340,10 +348,14 @@ TEST(what_needs_more_than_the_budget_has_no_price)
 TEST(long_messages_are_cut_so_that_a_tree_is_busy_on_all_levels)
 {
     const struct algorithm *a = row_of(COLLECTIVE_BROADCAST, "tree");
-    const struct job j = { { COLLECTIVE_BROADCAST, 16, 1, 1 << 26, 1 }, 4, 1 << 26, UINT64_MAX };
+    const struct job j = { .load = { COLLECTIVE_BROADCAST, 16, 1, 1 << 26, 1 },
+                           .width = 4,
+                           .length = 1 << 26,
+                           .budget = UINT64_MAX,
+                           .depth = 8 };
     struct price p;
 
-    assert_true(price_job(a, &j, &machine_default, &p));
+    assert_int_equal(price_job(a, &j, &machine_default, &p), 0);
     assert_true(p.pieces > 4);
     assert_true(p.us < price_cost(&(struct cost){ 4, 4, 4.0 * (1 << 26), 2.0 * (1 << 26), 0 }, 4,
                                   &machine_default));
@@ -354,12 +366,16 @@ TEST(prices_are_above_the_bounds_for_thousands_of_nodes_too)
     for (const struct algorithm *a = algorithms; a->kind != COLLECTIVE_NONE; a++)
         for (uint32_t nnodes = 2; nnodes <= 4096; nnodes *= 8) {
             const struct descriptor d = { .kind = a->kind, .dtype = DTYPE_I64, .op = OPERATOR_SUM };
-            const struct job j = { { a->kind, nnodes, 1, 1 << 20, 1 }, 8, 1 << 20, UINT64_MAX };
+            const struct job j = { .load = { a->kind, nnodes, 1, 1 << 20, 1 },
+                                   .width = 8,
+                                   .length = 1 << 20,
+                                   .budget = UINT64_MAX,
+                                   .depth = 8 };
             struct price p;
 
             if (!a->fits(&d, nnodes))
                 continue;
-            assert_true(price_job(a, &j, &machine_default, &p));
+            assert_int_equal(price_job(a, &j, &machine_default, &p), 0);
             assert_true(p.us >= price_bound_latency(&j, &machine_default));
             assert_true(p.us >= 0.999 * price_bound_link(&j, &machine_default));
         }

@@ -8,6 +8,8 @@
 #define TUNED (1u << 20)
 
 static struct recipes recipes;
+static struct table table;
+static const struct frame frame = { .table = &table };
 static struct error e;
 
 static int open_recipes(void **state)
@@ -15,6 +17,7 @@ static int open_recipes(void **state)
     (void)state;
     memset(&e, 0, sizeof(e));
     recipes_init(&recipes);
+    table_init(&table, TUNED);
     return 0;
 }
 
@@ -128,12 +131,12 @@ static void assert_plan(const struct recipe *r, const struct plan *p, uint64_t c
     const struct plan_args args = { .kind = r->d.kind,
                                     .nranks = r->d.nranks,
                                     .root = r->d.root,
-                                    .stride = r->chunking.n,
+                                    .stride = r->choice.chunking.n,
                                     .count = count };
     _cleanup_(plan_fini) struct plan fresh;
 
     plan_init(&fresh, r->d.nranks);
-    assert_int_equal(r->algorithm->emit(&fresh, &args), 0);
+    assert_int_equal(r->choice.algorithm->emit(&fresh, &args), 0);
     assert_int_equal(p->nranks, fresh.nranks);
     assert_int_equal(p->nsteps, fresh.nsteps);
     assert_int_equal(p->nspans, fresh.nspans);
@@ -149,27 +152,29 @@ TEST(its_plans_are_those_of_a_full_chunk_and_of_the_last)
 
     d.budget = 16 * 4 * 4;
     r = find(&d);
-    assert_int_equal(recipe_decide(r, NULL, TUNED, &e), 0);
+    assert_int_equal(recipe_decide(r, &frame, &e), 0);
     assert_int_equal(chunk_plan(&d, 0, TUNED, &c, &e), 0);
-    assert_memory_equal(&c, &r->chunking, sizeof(c));
+    assert_memory_equal(&c, &r->choice.chunking, sizeof(c));
     assert_int_equal(c.chunks, 7);
-    assert_plan(r, &r->full, 16);
-    assert_plan(r, &r->tail, 5);
+    assert_plan(r, r->full, 16);
+    assert_plan(r, r->tail, 5);
+    assert_ptr_equal(r->last, r->full);
 
     /* once decided it stays so: the same steps, not the same again behind them */
-    assert_int_equal(recipe_decide(r, NULL, TUNED, &e), 0);
-    assert_plan(r, &r->full, 16);
+    assert_int_equal(recipe_decide(r, &frame, &e), 0);
+    assert_plan(r, r->full, 16);
     recipe_unref(r);
 }
 
 TEST(a_pair_is_planned_for_two_however_many_there_are)
 {
+    const struct frame ring = { .table = &table, .forced = "ring" };
     struct descriptor d = of_count(COLLECTIVE_SEND, 3);
     struct recipe *r = find(&d);
 
-    assert_int_equal(recipe_decide(r, "ring", TUNED, &e), 0); /* what is forced is for the others */
-    assert_int_equal(r->full.nranks, 2);
-    assert_int_equal(r->full.nsteps, 1);
+    assert_int_equal(recipe_decide(r, &ring, &e), 0); /* what is forced is for the others */
+    assert_int_equal(r->full->nranks, 2);
+    assert_int_equal(r->full->nsteps, 1);
     recipe_unref(r);
 }
 
@@ -179,11 +184,11 @@ TEST(nothing_to_move_is_decided_too)
                       empty = of_count(COLLECTIVE_ALL_REDUCE, 0);
     struct recipe *b = find(&barrier), *r = find(&empty);
 
-    assert_int_equal(recipe_decide(b, NULL, TUNED, &e), 0);
-    assert_null(b->algorithm);
-    assert_int_equal(recipe_decide(r, NULL, TUNED, &e), 0);
-    assert_non_null(r->algorithm);
-    assert_int_equal(r->chunking.chunks, 0);
+    assert_int_equal(recipe_decide(b, &frame, &e), 0);
+    assert_null(b->choice.algorithm);
+    assert_int_equal(recipe_decide(r, &frame, &e), 0);
+    assert_non_null(r->choice.algorithm);
+    assert_int_equal(r->choice.chunking.chunks, 0);
     recipe_unref(b);
     recipe_unref(r);
 }
@@ -198,7 +203,7 @@ TEST(what_cannot_be_decided_says_so_each_time)
     for (int i = 0; i < 2; i++) {
         struct error own = { 0 };
 
-        assert_int_equal(recipe_decide(r, NULL, TUNED, &own), -ERROR_BUDGET_TOO_SMALL);
+        assert_int_equal(recipe_decide(r, &frame, &own), -ERROR_BUDGET_TOO_SMALL);
         assert_int_equal(own.code, ERROR_BUDGET_TOO_SMALL);
     }
     recipe_unref(r);
@@ -238,10 +243,10 @@ TEST(large_plans_are_kept_as_far_as_there_is_room)
 
         d.nranks = RANKS_MAX;
         r = find(&d);
-        assert_int_equal(recipe_decide(r, NULL, TUNED, &e), 0);
+        assert_int_equal(recipe_decide(r, &frame, &e), 0);
         recipe_unref(r);
         /* the last one is counted when the next comes */
-        assert_true(recipes.n <= RECIPES_STEPS_MAX / (2 * RANKS_MAX) + 1);
+        assert_true(recipes.n <= RECIPES_STEPS_MAX / RANKS_MAX + 1);
     }
     assert_true(recipes.n >= 2);
 }
@@ -251,13 +256,13 @@ TEST(who_holds_one_keeps_it)
     struct descriptor d = of_count(COLLECTIVE_ALL_GATHER, 1);
     struct recipe *r = find(&d);
 
-    assert_int_equal(recipe_decide(r, NULL, TUNED, &e), 0);
+    assert_int_equal(recipe_decide(r, &frame, &e), 0);
     for (uint64_t n = 2; n <= RECIPES_MAX + 2; n++) {
         struct descriptor other = of_count(COLLECTIVE_ALL_REDUCE, n);
 
         recipe_unref(find(&other));
     }
-    assert_plan(r, &r->full, 1);
+    assert_plan(r, r->full, 1);
     assert_int_equal(r->refs, 1);
     recipe_unref(r);
 }

@@ -1,4 +1,4 @@
-#include "client/ctl/table.h"
+#include "client/ctl/columns.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -7,20 +7,20 @@
 
 #define GAP 2 /* blanks between columns */
 
-void table_init(struct table *t, const char *alignment)
+void columns_init(struct columns *t, const char *alignment)
 {
-    assert(*alignment && strlen(alignment) <= TABLE_COLUMNS_MAX);
-    *t = (struct table){ .alignment = alignment };
+    assert(*alignment && strlen(alignment) <= COLUMNS_MAX);
+    *t = (struct columns){ .alignment = alignment };
 }
 
-void table_fini(struct table *t)
+void columns_fini(struct columns *t)
 {
     for (size_t i = 0; i < t->ncells; i++)
         free(t->cells[i]);
     free(t->cells);
 }
 
-void table_add(struct table *t, const char *format, ...)
+void columns_add(struct columns *t, const char *format, ...)
 {
     va_list args;
 
@@ -44,10 +44,10 @@ void table_add(struct table *t, const char *format, ...)
     va_end(args);
 }
 
-void table_add_cells(struct table *t, const char *const *cells)
+void columns_add_cells(struct columns *t, const char *const *cells)
 {
     for (; *cells; cells++)
-        table_add(t, "%s", *cells);
+        columns_add(t, "%s", *cells);
 }
 
 /* Characters, not bytes: UTF-8's second and later bytes take no room. */
@@ -60,10 +60,10 @@ static int width(const char *s)
     return n;
 }
 
-void table_print(const struct table *t, const char *indent, FILE *out)
+void columns_print(const struct columns *t, const char *indent, FILE *out)
 {
     size_t ncolumns = strlen(t->alignment);
-    int widths[TABLE_COLUMNS_MAX] = { 0 }, pending = 0;
+    int widths[COLUMNS_MAX] = { 0 }, pending = 0;
 
     for (size_t i = 0; i < t->ncells; i++)
         widths[i % ncolumns] = MAX(widths[i % ncolumns], width(t->cells[i]));
