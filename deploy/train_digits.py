@@ -189,6 +189,8 @@ def run_rank(options):
         comm.leave()
     if options.rank != 0:
         return True
+    if options.save:
+        runs[0].weights.tofile(options.save)
     return display.verdict(judge(digits, options, runs, digests))
 
 
@@ -272,7 +274,8 @@ class Display:
     def title(self, digits, options):
         self._print(
             f"\n  {self._paint('1', 'Handwritten digits')}"
-            f" on {plural(options.world_size, 'process', 'processes')} through one daemon\n"
+            f" on {plural(options.world_size, 'process', 'processes')}"
+            f" through {plural(options.daemons, 'daemon')}\n"
             f"  {len(digits.train[1])} images to learn from, {digits.share} a process;"
             f" {TEST_IMAGES} to test with\n"
             f"  a network of {'-'.join(map(str, LAYERS))} units: {Network.count} weights,"
@@ -331,17 +334,21 @@ def plural(count, one, many=None):
 # ---------------------------------------------------------------- the processes
 
 
-def launch(options):
-    """Starts one process for each rank; returns whether all ended well."""
+def launch(options, start=subprocess.Popen):
+    """Starts one process for each rank; returns whether all ended well.
+
+    `start` gets a rank's command and returns its Popen; it may add a --socket, which overrules.
+    """
     with ruccl.connect(options.socket, name="digits launcher") as connection:
         id = connection.new_id()
     command = [sys.executable, os.path.abspath(__file__), "--id", id]
     command += ["--world-size", str(options.world_size), "--steps", str(options.steps)]
+    command += ["--daemons", str(options.daemons)]
     if options.socket:
-        command += ["--socket", options.socket]
-    ranks = [
-        subprocess.Popen([*command, "--rank", str(rank)]) for rank in range(options.world_size)
-    ]
+        command += ["--socket", str(options.socket)]
+    if options.save:
+        command += ["--save", str(options.save)]
+    ranks = [start([*command, "--rank", str(rank)]) for rank in range(options.world_size)]
     try:
         return all([rank.wait() == 0 for rank in ranks])
     finally:
@@ -351,16 +358,23 @@ def launch(options):
                 rank.wait()
 
 
-def main():
+def parse(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--world-size", type=int, default=4, help="processes (default: 4)")
     parser.add_argument("--steps", type=int, default=200, help="of each training (default: 200)")
     parser.add_argument("--socket", help="the daemon's (default: $RUCCL_SOCKET, or the system's)")
+    parser.add_argument("--daemons", type=int, default=1, help="how many there are, for the title")
+    parser.add_argument("--save", help="a file for the weights of the training without a budget")
     parser.add_argument("--rank", type=int, help="be this rank instead of starting all")
     parser.add_argument("--id", help="with --rank: the communicator's id")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if (options.rank is None) != (options.id is None):
         parser.error("--rank and --id belong together")
+    return options
+
+
+def main():
+    options = parse()
     return 0 if (launch if options.rank is None else run_rank)(options) else 1
 
 

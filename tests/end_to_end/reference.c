@@ -151,6 +151,12 @@ static uint32_t split_of(uint32_t nranks)
     return m;
 }
 
+/* How many ranks each node has, in the order of their lowest ranks. */
+struct nodes {
+    uint32_t count, total;
+    uint32_t nranks[REFERENCE_RANKS];
+};
+
 /* IEEE 754-2019 minimum and maximum: NaN wins, and -0 is less than +0. */
 #define DEFINE_FLOAT_TREE(T)                                                                       \
     static T T##_combine(enum ruccl_op op, T a, T b)                                               \
@@ -173,6 +179,16 @@ static uint32_t split_of(uint32_t nranks)
         if (nranks == 1)                                                                           \
             return x[0];                                                                           \
         return T##_combine(op, T##_tree(op, x, m), T##_tree(op, x + m, nranks - m));               \
+    }                                                                                              \
+                                                                                                   \
+    static T T##_reduce(enum ruccl_op op, const T *x, const struct nodes *nodes)                   \
+    {                                                                                              \
+        T sums[REFERENCE_RANKS], sum;                                                              \
+                                                                                                   \
+        for (uint32_t i = 0; i < nodes->count; x += nodes->nranks[i++])                            \
+            sums[i] = T##_tree(op, x, nodes->nranks[i]);                                           \
+        sum = T##_tree(op, sums, nodes->count);                                                    \
+        return op == RUCCL_MEAN ? sum / (T)nodes->total : sum;                                     \
     }
 
 DEFINE_FLOAT_TREE(float)
@@ -230,68 +246,92 @@ static void reduce_integers(enum ruccl_dtype dtype, enum ruccl_op op, const uint
     }
 }
 
-static void reduce_f64(enum ruccl_op op, const uint8_t *const *in, uint32_t nranks, uint64_t count,
-                       uint8_t *out)
+static void reduce_f64(enum ruccl_op op, const uint8_t *const *in, const struct nodes *nodes,
+                       uint64_t count, uint8_t *out)
 {
     double x[REFERENCE_RANKS];
 
     for (uint64_t i = 0; i < count; i++) {
-        for (uint32_t r = 0; r < nranks; r++)
+        for (uint32_t r = 0; r < nodes->total; r++)
             memcpy(&x[r], in[r] + i * sizeof(double), sizeof(double));
-        x[0] = double_tree(op, x, nranks);
-        if (op == RUCCL_MEAN)
-            x[0] /= nranks;
+        x[0] = double_reduce(op, x, nodes);
         memcpy(out + i * sizeof(double), &x[0], sizeof(double));
     }
 }
 
-static void reduce_f32(enum ruccl_op op, const uint8_t *const *in, uint32_t nranks, uint64_t count,
-                       uint8_t *out)
+static void reduce_f32(enum ruccl_op op, const uint8_t *const *in, const struct nodes *nodes,
+                       uint64_t count, uint8_t *out)
 {
     float x[REFERENCE_RANKS];
 
     for (uint64_t i = 0; i < count; i++) {
-        for (uint32_t r = 0; r < nranks; r++)
+        for (uint32_t r = 0; r < nodes->total; r++)
             memcpy(&x[r], in[r] + i * sizeof(float), sizeof(float));
-        x[0] = float_tree(op, x, nranks);
-        if (op == RUCCL_MEAN)
-            x[0] /= (float)nranks;
+        x[0] = float_reduce(op, x, nodes);
         memcpy(out + i * sizeof(float), &x[0], sizeof(float));
     }
 }
 
 static void reduce_narrow(enum ruccl_dtype dtype, enum ruccl_op op, const uint8_t *const *in,
-                          uint32_t nranks, uint64_t count, uint8_t *out)
+                          const struct nodes *nodes, uint64_t count, uint8_t *out)
 {
     const uint32_t width = ruccl_dtype_bytes(dtype);
     const float *values = values_of(dtype);
     float x[REFERENCE_RANKS];
 
     for (uint64_t i = 0; i < count; i++) {
-        for (uint32_t r = 0; r < nranks; r++)
+        for (uint32_t r = 0; r < nodes->total; r++)
             x[r] = values[read_bits(width, in[r] + i * width)];
-        x[0] = float_tree(op, x, nranks);
-        if (op == RUCCL_MEAN)
-            x[0] /= (float)nranks;
-        reference_encode(dtype, (double)x[0], out + i * width);
+        reference_encode(dtype, (double)float_reduce(op, x, nodes), out + i * width);
     }
+}
+
+/* Puts `in` in the order of the nodes. */
+static struct nodes sort_by_node(const uint8_t *const *in, const uint32_t *node_of, uint32_t nranks,
+                                 const uint8_t **ret)
+{
+    struct nodes nodes = { .total = nranks };
+    bool sorted[REFERENCE_RANKS] = { false };
+    uint32_t n = 0;
+
+    for (uint32_t lowest = 0; lowest < nranks; lowest++) {
+        const uint32_t before = n;
+
+        for (uint32_t r = lowest; r < nranks; r++)
+            if (!sorted[r] && node_of[r] == node_of[lowest]) {
+                sorted[r] = true;
+                ret[n++] = in[r];
+            }
+        if (n > before)
+            nodes.nranks[nodes.count++] = n - before;
+    }
+    return nodes;
+}
+
+void reference_reduce_placed(enum ruccl_dtype dtype, enum ruccl_op op, const void *const *in,
+                             const uint32_t *node_of, uint32_t nranks, uint64_t count, void *out)
+{
+    const uint8_t *sorted[REFERENCE_RANKS];
+    const struct nodes nodes = sort_by_node((const uint8_t *const *)in, node_of, nranks, sorted);
+
+    if (nranks == 1) /* a copy, of a NaN's payload too */
+        memcpy(out, in[0], count * ruccl_dtype_bytes(dtype));
+    else if (reference_class(dtype) != REFERENCE_FLOAT)
+        reduce_integers(dtype, op, sorted, nranks, count, out);
+    else if (dtype == RUCCL_F64)
+        reduce_f64(op, sorted, &nodes, count, out);
+    else if (dtype == RUCCL_F32)
+        reduce_f32(op, sorted, &nodes, count, out);
+    else
+        reduce_narrow(dtype, op, sorted, &nodes, count, out);
 }
 
 void reference_reduce(enum ruccl_dtype dtype, enum ruccl_op op, const void *const *in,
                       uint32_t nranks, uint64_t count, void *out)
 {
-    const uint8_t *const *bytes = (const uint8_t *const *)in;
+    static const uint32_t one_node[REFERENCE_RANKS];
 
-    if (nranks == 1) /* a copy, of a NaN's payload too */
-        memcpy(out, in[0], count * ruccl_dtype_bytes(dtype));
-    else if (reference_class(dtype) != REFERENCE_FLOAT)
-        reduce_integers(dtype, op, bytes, nranks, count, out);
-    else if (dtype == RUCCL_F64)
-        reduce_f64(op, bytes, nranks, count, out);
-    else if (dtype == RUCCL_F32)
-        reduce_f32(op, bytes, nranks, count, out);
-    else
-        reduce_narrow(dtype, op, bytes, nranks, count, out);
+    reference_reduce_placed(dtype, op, in, one_node, nranks, count, out);
 }
 
 /* ---- judging */
@@ -303,6 +343,16 @@ static bool is_nan(enum ruccl_dtype dtype, uint64_t bits)
 
     return reference_class(dtype) == REFERENCE_FLOAT &&
            (magnitude > f->overflow || magnitude == f->nan);
+}
+
+void reference_settle_nans(enum ruccl_dtype dtype, void *values, uint64_t count)
+{
+    const uint32_t width = ruccl_dtype_bytes(dtype);
+    uint8_t *at = values;
+
+    for (uint64_t i = 0; i < count; i++, at += width)
+        if (is_nan(dtype, read_bits(width, at)))
+            memcpy(at, &formats[dtype].nan, width);
 }
 
 #define BLOCK 64u

@@ -12,7 +12,7 @@
 
 #define REFERENCE_DTYPES (RUCCL_PACKED_U32 + 1) /* numbers of types are below this */
 #define REFERENCE_OPS    (RUCCL_XOR + 1)        /* and those of operators below this */
-#define REFERENCE_RANKS  8                      /* worlds are no larger */
+#define REFERENCE_RANKS  16                     /* worlds are no larger */
 
 enum reference_class {
     REFERENCE_FLOAT,
@@ -32,6 +32,16 @@ bool reference_legal(enum ruccl_dtype dtype, enum ruccl_op op);
  */
 void reference_reduce(enum ruccl_dtype dtype, enum ruccl_op op, const void *const *in,
                       uint32_t nranks, uint64_t count, void *out);
+
+/*
+ * The same for ranks on several nodes, node_of[rank] naming each rank's: the tree over the ranks of
+ * each node, then the tree over the nodes in the order of their lowest ranks.
+ */
+void reference_reduce_placed(enum ruccl_dtype dtype, enum ruccl_op op, const void *const *in,
+                             const uint32_t *node_of, uint32_t nranks, uint64_t count, void *out);
+
+/* Makes every NaN among `values` the same one. */
+void reference_settle_nans(enum ruccl_dtype dtype, void *values, uint64_t count);
 
 /* Values as the tests like to make them: a floating type's element nearest to `value`. */
 void reference_encode(enum ruccl_dtype dtype, double value, void *to);

@@ -2,11 +2,12 @@
 #ifndef TESTS_END_TO_END_TENSORS_H
 #define TESTS_END_TO_END_TENSORS_H
 
+#include "tests/end_to_end/fill.h"
 #include "tests/end_to_end/harness.h"
 
 #define TENSORS_GUARD 64u /* bytes on either side of a tensor */
 #define TENSORS_SHIFT 8u  /* elements that a tensor may lie behind an aligned address */
-#define TENSORS_WIDTH 16u /* bytes of the widest element */
+#define TENSORS_WIDTH FILL_WIDTH
 
 struct slab {
     struct ruccl_region *region; /* NULL: plain memory */
@@ -28,10 +29,7 @@ struct tensors {
 void tensors_init(struct tensors *t, struct world *w, uint64_t bytes, bool plain);
 void tensors_fini(struct tensors *t);
 
-/*
- * Gives every rank elements of `dtype`: in turns of 64 random bits, tame values, and the values at
- * the type's edges. The same seed gives the same.
- */
+/* Gives every rank elements of `dtype` as fill_values() makes them, each with another seed. */
 void tensors_fill(struct tensors *t, enum ruccl_dtype dtype, uint64_t seed);
 
 /* Makes `expected` hold the reduction of the first `count` elements; it may from before. */

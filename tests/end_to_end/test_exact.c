@@ -94,7 +94,7 @@ static uint64_t large_bytes(uint32_t nranks, const struct choice *c)
 static void choose_size(uint32_t nranks, const struct choice *c, struct trial *ret)
 {
     static const uint64_t counts[SIZES] = { [SIZE_PRIME] = 1009, [SIZE_ODD] = 45, [SIZE_ONE] = 1 };
-    const uint64_t blocks = trial_has_blocks(c->kind) ? nranks : 1;
+    const uint64_t blocks = scene_has_blocks(c->kind) ? nranks : 1;
 
     ret->count = counts[c->size];
     ret->row = c->size == SIZE_ODD ? 3 : 1;
@@ -129,8 +129,8 @@ static void try_choice(struct matrix *m, struct tensors *t, const struct choice 
         .kind = c->kind,
         .op = c->op,
         .root = (uint32_t)m->ntrials % nranks,
-        .in_place = c->alternative && trial_has_in_place(c->kind),
-        .spare = c->alternative && !trial_has_in_place(c->kind),
+        .in_place = c->alternative && scene_has_in_place(c->kind),
+        .spare = c->alternative && !scene_has_in_place(c->kind),
         .shift = m->ntrials % 4,
     };
 
@@ -138,7 +138,7 @@ static void try_choice(struct matrix *m, struct tensors *t, const struct choice 
     trial.budget = choose_budget(c->budget, trial_least_budget(t, &trial), trial.count);
     if (c->size == SIZE_LARGE && c->budget == BUDGET_LEAST)
         return; /* a million chunks */
-    if (trial_has_blocks(c->kind) && c->size == SIZE_ODD)
+    if (scene_has_blocks(c->kind) && c->size == SIZE_ODD)
         trial.root = nranks - 1;
     if (m->cover && !cover_gains(m->cover, c))
         return;
@@ -165,7 +165,7 @@ static void try_op(struct matrix *m, struct tensors *t, struct choice c)
                     c.size = (enum size_choice)size;
                     c.budget = (enum budget_choice)budget;
                     c.alternative = alternative;
-                    if (trial_reduces(c.kind) == (c.op != TRIAL_NO_OP))
+                    if (scene_reduces(c.kind) == (c.op != TRIAL_NO_OP))
                         try_choice(m, t, &c);
                 }
 }
@@ -315,7 +315,7 @@ TEST(communicators_are_independent)
             struct trial trial = sample;
 
             trial.kind = (enum trial_kind)((round + i) % TRIAL_KINDS);
-            trial.op = trial_reduces(trial.kind) ? RUCCL_SUM : TRIAL_NO_OP;
+            trial.op = scene_reduces(trial.kind) ? RUCCL_SUM : TRIAL_NO_OP;
             trial.budget += (uint64_t)(1000 * i + round);
             trial_run(&tensors[i], &trial);
         }
