@@ -178,7 +178,9 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-void bench_meet(struct bench_board *board, uint32_t nparties)
+/* Waits as a bench_contestant says. */
+static void board_meet(struct bench_board *board, uint32_t nparties, void (*idle)(void *context),
+                       void *context)
 {
     uint32_t generation = __atomic_load_n(&board->generation, __ATOMIC_SEQ_CST);
     uint64_t since_ns;
@@ -192,11 +194,18 @@ void bench_meet(struct bench_board *board, uint32_t nparties)
 
     since_ns = now_ns();
     while (__atomic_load_n(&board->generation, __ATOMIC_SEQ_CST) == generation) {
-        if (now_ns() - since_ns < SPIN_NS)
+        if (idle)
+            idle(context);
+        if (idle || now_ns() - since_ns < SPIN_NS)
             sched_yield();
         else
             syscall(SYS_futex, &board->generation, FUTEX_WAIT, generation, NULL, NULL, 0);
     }
+}
+
+void bench_meet(struct bench_board *board, uint32_t nparties)
+{
+    board_meet(board, nparties, NULL, NULL);
 }
 
 /* ---------------------------------------------------------------- what is right */
@@ -315,20 +324,25 @@ struct loop {
     void *context;
 };
 
+static void loop_meet(const struct loop *l)
+{
+    board_meet(l->board, l->nparties, l->contestant->idle, l->context);
+}
+
 /* Leaves zeros where the next call works in place: sums of sums would overflow. */
 static void loop_verify(const struct loop *l, const struct bench_case *c)
 {
     for (uint32_t i = 0; i < l->nbuffers; i++)
         buffers_fill(&l->buffers[i], l->o, c);
-    bench_meet(l->board, l->nparties);
+    loop_meet(l);
     l->contestant->run(l->context);
-    bench_meet(l->board, l->nparties);
+    loop_meet(l);
     for (uint32_t i = 0; i < l->nbuffers; i++) {
         buffers_check(&l->buffers[i], l->o, c);
         if (bench_in_place(l->o))
             memset(l->buffers[i].in, 0, c->in_count * l->o->width);
     }
-    bench_meet(l->board, l->nparties);
+    loop_meet(l);
 }
 
 static void loop_warm_up(const struct loop *l, const struct bench_case *c)
@@ -337,7 +351,7 @@ static void loop_warm_up(const struct loop *l, const struct bench_case *c)
 
     for (uint32_t i = 0; i < ncalls; i++)
         l->contestant->run(l->context);
-    bench_meet(l->board, l->nparties);
+    loop_meet(l);
 }
 
 static uint32_t loop_time(const struct loop *l, const struct bench_case *c)
@@ -353,14 +367,14 @@ static uint32_t loop_time(const struct loop *l, const struct bench_case *c)
     do {
         uint64_t start_ns;
 
-        bench_meet(l->board, l->nparties);
+        loop_meet(l);
         start_ns = now_ns();
         l->contestant->run(l->context);
         l->board->times_ns[l->party][ncalls++] = now_ns() - start_ns;
         if (l->party == 0 &&
             (ncalls == MAX_CALLS || (ncalls >= least && now_ns() - since_ns > box_ns)))
             __atomic_store_n(&l->board->stop, 1, __ATOMIC_SEQ_CST);
-        bench_meet(l->board, l->nparties);
+        loop_meet(l);
     } while (!__atomic_load_n(&l->board->stop, __ATOMIC_SEQ_CST));
     return ncalls;
 }
@@ -410,9 +424,9 @@ void bench_loop(struct bench_board *board, const struct bench_options *o, uint32
         struct bench_case c;
 
         case_init(&c, o, o->sizes[i]);
-        bench_meet(board, nparties);
+        loop_meet(&l);
         contestant->prepare(context, &c);
-        bench_meet(board, nparties);
+        loop_meet(&l);
         if (!o->ncalls)
             loop_measure(&l, &c);
         for (uint64_t call = 0; call < o->ncalls; call++)
@@ -434,14 +448,28 @@ static _Noreturn void become_rank(const struct bench_options *o, struct bench_bo
     exit(BENCH_GOOD);
 }
 
+/* Those that this process makes. */
+static void find_ranks(const struct bench_options *o, uint32_t *ret_first, uint32_t *ret_last)
+{
+    const char *ranks = getenv("BENCH_RANKS");
+    uint32_t first = 0, last = o->nranks - 1;
+
+    if (ranks && (sscanf(ranks, "%u-%u", &first, &last) != 2 || last >= o->nranks))
+        bench_fail("BENCH_RANKS: %s", ranks);
+    *ret_first = first;
+    *ret_last = last;
+}
+
 int bench_fork(const struct bench_options *o, struct bench_board *board,
                void (*rank_main)(const struct bench_options *o, struct bench_board *board,
                                  uint32_t rank))
 {
     pid_t parent = getpid();
+    uint32_t first, last;
     int status;
 
-    for (uint32_t rank = 0; rank < o->nranks; rank++) {
+    find_ranks(o, &first, &last);
+    for (uint32_t rank = first; rank <= last; rank++) {
         pid_t pid = fork();
 
         if (pid == 0)

@@ -63,10 +63,14 @@ struct bench_buffers {
     void *in, *out;
 };
 
-/* What a contestant does: both are called by every party, `prepare` once before each size. */
+/*
+ * What a contestant does: the first two are called by every party, `prepare` once before each size.
+ * `idle` is called over and over while a party waits for the others; NULL: it sleeps after a while.
+ */
 struct bench_contestant {
     void (*prepare)(void *context, const struct bench_case *c);
     void (*run)(void *context);
+    void (*idle)(void *context);
 };
 
 struct bench_board;
@@ -101,7 +105,10 @@ void bench_loop(struct bench_board *board, const struct bench_options *o, uint32
                 uint32_t nparties, const struct bench_buffers *buffers, uint32_t nbuffers,
                 const struct bench_contestant *contestant, void *context);
 
-/* Forks a process for each rank; returns the exit status once all are gone, or one has failed. */
+/*
+ * Forks a process for each rank, or for those of $BENCH_RANKS, "FIRST-LAST", where a program is
+ * started once a host; returns the exit status once all are gone, or one has failed.
+ */
 int bench_fork(const struct bench_options *o, struct bench_board *board,
                void (*rank_main)(const struct bench_options *o, struct bench_board *board,
                                  uint32_t rank));

@@ -1,4 +1,4 @@
-"""Who takes part, how each is built, and how each is run at its best."""
+"""Who takes part on one host, how each is built, and how each is run at its best."""
 
 import contextlib
 import ctypes
@@ -17,11 +17,12 @@ ROOT = HERE.parents[1]
 CPUS = len(os.sched_getaffinity(0))
 
 UNSUPPORTED = 77  # a contestant's exit status
+MOST_SAID = 2000  # characters of what somebody said who failed
 GRACE_SECONDS, DAEMON_GRACE_SECONDS = 3, 30  # between asking to stop and killing
 
 PACKAGES = (
     "build-essential openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev "
-    "python3-matplotlib valgrind"
+    "ucx-utils iproute2 python3-matplotlib valgrind"
 ).split()
 
 REDUCING = ("all_reduce", "reduce_scatter")
@@ -54,6 +55,21 @@ YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 SPIN = {"OMPI_MCA_mpi_yield_when_idle": "0"}
 
 
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where ranks are: as many on each host, those of a host one behind the other."""
+
+    hosts: int
+    per_host: int
+
+    @property
+    def ranks(self):
+        return self.hosts * self.per_host
+
+    def __str__(self):
+        return str(self.ranks) if self.hosts == 1 else f"{self.hosts}x{self.per_host}"
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contestant:
     """One setting of one program; a peer may have several, and its best counts."""
@@ -61,7 +77,7 @@ class Contestant:
     name: str
     program: str  # in the folder of what was built
     setting: str = ""
-    launcher: tuple = ()  # {ranks} is filled in
+    launcher: tuple = ()  # starts all ranks; {ranks} is filled in
     environment: dict = dataclasses.field(default_factory=dict)
     spins: bool = False  # unusable with more ranks than CPUs
     collectives: tuple = ()  # empty: every one
@@ -205,6 +221,50 @@ def end_process(process, seconds):
         process.wait()
 
 
+def wait_for(processes, seconds):
+    """Until all have ended or one has failed: None or what went wrong."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        statuses = [process.poll() for process in processes]
+        for status in statuses:
+            if status not in (None, 0, UNSUPPORTED):
+                return f"status {status}"
+        if None not in statuses:
+            return None
+        time.sleep(0.02)
+    return f"took more than {seconds:.1f} s"
+
+
+class Daemon:
+    """A private ruccld, with its socket and its log in `folder`, called `name`."""
+
+    def __init__(self, command, folder, name):
+        self.socket = folder / f"{name}.sock"
+        self._log = open(folder / f"{name}.log", "w+")
+        self._process = subprocess.Popen(
+            [*command, "--socket", str(self.socket)],
+            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+        )  # fmt: skip
+
+    def wait_until_ready(self):
+        for _ in range(600):
+            if self.socket.exists():
+                return
+            self.check()
+            time.sleep(0.05)
+        raise Trouble("ruccld does not start")
+
+    def check(self):
+        if self._process.poll() is not None:
+            self._log.seek(0)
+            said = self._log.read().strip()[-MOST_SAID:]
+            raise Trouble(f"ruccld ended with {self._process.returncode}: {said}")
+
+    def end(self):
+        end_process(self._process, DAEMON_GRACE_SECONDS)
+        self._log.close()
+
+
 def end_descendants(spare=()):
     """Ends, by pid, all that came of what we started."""
     while pids := set(descendants(os.getpid())) - set(spare):
@@ -217,7 +277,7 @@ def end_descendants(spare=()):
 
 
 class Arena:
-    """A directory for whatever a run leaves, and the private daemon; for a `with`.
+    """A directory for whatever a run leaves, and the private daemons; for a `with`.
 
     It lies in /dev/shm, where peers want their shared memory to be.
     """
@@ -225,79 +285,81 @@ class Arena:
     def __init__(self, build, wrapper=(), options=()):
         self._build = build
         self._daemon_command = [*wrapper, str(build / "daemon/ruccld"), *options]
+        self._daemons = []
 
     def __enter__(self):
         adopt_orphans()
+        self._spare = descendants(os.getpid())
         self._dir = tempfile.TemporaryDirectory(prefix="peers-", dir="/dev/shm")
         self.path = pathlib.Path(self._dir.name)
-        self.socket = self.path / "ruccld.sock"
-        self._log = open(self.path / "ruccld.log", "w+")
         try:
-            self._start()
+            self._open()
         except BaseException:
             self.__exit__()
             raise
         return self
 
-    def _start(self):
-        self._daemon = subprocess.Popen(
-            [*self._daemon_command, "--socket", str(self.socket)],
-            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-        )  # fmt: skip
-        for _ in range(600):
-            if self.socket.exists():
-                return
-            self.check_daemon()
-            time.sleep(0.05)
-        raise Trouble("ruccld does not start")
-
-    def check_daemon(self):
-        if self._daemon.poll() is not None:
-            self._log.seek(0)
-            raise Trouble(f"ruccld ended with {self._daemon.returncode}:\n{self._log.read()}")
-
     def __exit__(self, *_):
-        if hasattr(self, "_daemon"):
-            end_process(self._daemon, DAEMON_GRACE_SECONDS)
-        end_descendants()
-        self._log.close()
+        self._end_daemons()
+        end_descendants(self._spare)
         self._dir.cleanup()
 
-    def run(self, contestant, collective, dtype, ranks, budget, sizes, seconds, wrapper=()):
+    def _open(self):
+        self._daemons = [Daemon(self._daemon_command, self.path, "ruccld")]
+        self._daemons[0].wait_until_ready()
+
+    def _check_daemons(self):
+        for daemon in self._daemons:
+            daemon.check()
+
+    def _end_daemons(self):
+        for daemon in self._daemons:
+            daemon.end()
+        self._daemons = []
+
+    def _starts(self, contestant, layout, program, scratch):
+        """What has to be started for all ranks: commands and what each has in its environment."""
+        launcher = [word.format(ranks=layout.ranks) for word in contestant.launcher]
+        yield [*launcher, *program], {"RUCCL_SOCKET": str(self._daemons[0].socket)}
+
+    def run(self, contestant, collective, dtype, layout, budget, sizes, seconds, wrapper=()):
         """One start: the lines that it printed, and None or what went wrong."""
         with tempfile.TemporaryDirectory(prefix="run-", dir=self.path) as scratch:
-            environment = {
+            environment = MALLOC | {
                 "TMPDIR": scratch,
                 "BENCH_BOARD": f"{scratch}/board",
                 "BENCH_STORE": scratch,
-                "RUCCL_SOCKET": str(self.socket),
                 "OMPI_MCA_btl_vader_backing_directory": scratch,
                 "UCX_POSIX_DIR": scratch,
             }
-            command = [word.format(ranks=ranks) for word in contestant.launcher]
-            command += [*wrapper, str(self._build / "bench" / contestant.program)]
-            command += [collective, dtype, str(ranks), budget, ",".join(map(str, sizes))]
-            command += [contestant.setting] if contestant.setting else []
-            return self._run(command, MALLOC | environment | contestant.environment, seconds)
+            program = [*wrapper, str(self._build / "bench" / contestant.program)]
+            program += [collective, dtype, str(layout.ranks), budget, ",".join(map(str, sizes))]
+            program += [contestant.setting] if contestant.setting else []
+            starts = [
+                (command, environment | contestant.environment | own)
+                for command, own in self._starts(contestant, layout, program, scratch)
+            ]
+            return self._run(starts, seconds)
 
-    def _run(self, command, environment, seconds):
+    def _run(self, starts, seconds):
+        spare = descendants(os.getpid())
         # to files: a process left behind that holds a pipe would hold us up
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            process = subprocess.Popen(
-                command, env=os.environ | environment, stdin=subprocess.DEVNULL,
-                stdout=out, stderr=err, start_new_session=True,
-            )  # fmt: skip
-            trouble = None
+            processes = []
             try:
-                status = process.wait(seconds)
-                if status not in (0, UNSUPPORTED):
-                    err.seek(0)
-                    trouble = f"status {status}: {err.read().strip()[-2000:]}"
-            except subprocess.TimeoutExpired:
-                trouble = f"took more than {seconds:.1f} s"
+                for command, environment in starts:
+                    processes.append(subprocess.Popen(
+                        command, env=os.environ | environment, stdin=subprocess.DEVNULL,
+                        stdout=out, stderr=err, start_new_session=True,
+                    ))  # fmt: skip
+                trouble = wait_for(processes, seconds)
             finally:
-                end_process(process, GRACE_SECONDS)
-                end_descendants({self._daemon.pid, *descendants(self._daemon.pid)})
-            self.check_daemon()
+                for process in processes:
+                    end_process(process, GRACE_SECONDS)
+                end_descendants(spare)
+            self._check_daemons()
             out.seek(0)
+            err.seek(0)
+            if trouble:
+                trouble = f"{trouble}: {err.read().strip()[-MOST_SAID:]}"
             return out.read().splitlines(), trouble

@@ -1,7 +1,8 @@
 /*
- * Gloo over TCP on 127.0.0.1, the transport that Debian builds. Settings are algorithms: ring,
- * bcube, ring_chunked and halving_doubling for all_reduce, halving_doubling for reduce_scatter, one
- * for each of the others. Ranks find each other through files in $BENCH_STORE.
+ * Gloo over TCP, the transport that Debian builds, on $BENCH_ADDRESS or else 127.0.0.1. Settings
+ * are algorithms: ring, bcube, ring_chunked and halving_doubling for all_reduce, halving_doubling
+ * for reduce_scatter, one for each of the others. Ranks find each other through files in
+ * $BENCH_STORE.
  */
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
@@ -161,7 +162,7 @@ void run(void *context)
     static_cast<rank *>(context)->run();
 }
 
-const bench_contestant contestant = { prepare, run };
+const bench_contestant contestant = { prepare, run, nullptr };
 
 void rank_main(const bench_options *o, bench_board *board, uint32_t number)
 {
@@ -172,8 +173,10 @@ void rank_main(const bench_options *o, bench_board *board, uint32_t number)
     k.buffers.in = bench_alloc(bench_buffer_bytes(o));
     k.buffers.out = bench_in_place(o) ? k.buffers.in : bench_alloc(bench_buffer_bytes(o));
     try {
+        const char *address = std::getenv("BENCH_ADDRESS");
         gloo::rendezvous::FileStore store(std::getenv("BENCH_STORE"));
-        auto device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr("127.0.0.1"));
+        auto device = gloo::transport::tcp::CreateDevice(
+            gloo::transport::tcp::attr(address ? address : "127.0.0.1"));
 
         k.context = std::make_shared<gloo::rendezvous::Context>(static_cast<int>(number),
                                                                 static_cast<int>(o->nranks));
@@ -196,5 +199,5 @@ int main(int argc, char **argv)
     if (o.dtype == BENCH_BF16 &&
         (o.collective == BENCH_ALL_REDUCE || o.collective == BENCH_REDUCE_SCATTER))
         return BENCH_UNSUPPORTED;
-    return bench_fork(&o, bench_board_new(nullptr), rank_main);
+    return bench_fork(&o, bench_board_new(std::getenv("BENCH_BOARD")), rank_main);
 }

@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 
-from contestants import MEMORIES, Arena, Trouble
+from contestants import MEMORIES, Arena, Layout, Trouble
 from report import size_text
 
 CALLS = 200
@@ -88,7 +88,7 @@ def count_calls(build, contestant, collective, dtype, ranks, size, ncalls):
     with tempfile.TemporaryDirectory(prefix="ruccl-count-") as folder:
         with Arena(build, valgrind(folder, "daemon"), SPIN) as arena:
             _, trouble = arena.run(
-                contestant, collective, dtype, ranks, f"{ncalls}x", [size], SECONDS,
+                contestant, collective, dtype, Layout(1, ranks), f"{ncalls}x", [size], SECONDS,
                 wrapper=("env", f"LD_PRELOAD={build}/bench/pidfd.so", *valgrind(folder, "client")),
             )  # fmt: skip
         if trouble:

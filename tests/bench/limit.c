@@ -134,7 +134,7 @@ static void run(void *context)
         move(w);
 }
 
-static const struct bench_contestant limit = { prepare, run };
+static const struct bench_contestant limit = { prepare, run, NULL };
 
 /* Aligned, populated and collapsed to huge pages as far as the kernel can. */
 static void *buffer_new(uint64_t bytes)

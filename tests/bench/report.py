@@ -5,13 +5,15 @@ import importlib.util
 import json
 import statistics
 
-from contestants import MEMORIES, MOVING
+from contestants import MEMORIES, MOVING, Layout
 
 JSON_KEYS = (
-    "collective ranks bytes dtype memory ruccl_us best_peer best_peer_us ratio limit_us "
-    "limit_fraction rounds best_peer_rounds"
+    "collective ranks hosts ranks_per_host bytes dtype memory ruccl_us best_peer best_peer_us "
+    "ratio limit_us limit_fraction rounds best_peer_rounds"
 ).split()
 BUDGET_KEYS = ["budget_us", "budget_ratio"]  # of runs that have one
+
+LINK_JSON_KEYS = ("link", "bytes", "wait", "us", "gb_per_s", "rounds")
 
 KI, MI = 1 << 10, 1 << 20
 EVERY_SIZE_TO = 1 << 62
@@ -35,6 +37,16 @@ RATIO_FLOORS = (
 # Two ranks: a peer's need no one else, so that a time is asked for instead.
 SHORT_BYTES, SHORT_RANKS, SHORT_MOST_US = (8, KI), 2, 14.0
 
+# Between hosts: (bytes, by layout: the least ratio, and the one that we want). Peers of two hosts
+# with a rank each need no one else, either.
+HOST_RATIOS = (
+    ((16 * MI, 64 * MI), {"2x1": (0.6, 1.0), "2x2": (1.1, 1.6), "2x4": (1.6, 2.2),
+                          "4x1": (0.8, 1.3)}),
+    ((MI,), {"2x1": (0.7, 1.0), "2x2": (2.4, 3.0), "2x4": (4.0, 5.0), "4x1": (0.8, 1.2)}),
+    ((8, KI), {"2x2": (0.6, 1.0), "2x4": (1.5, 2.2), "4x1": (0.6, 1.0)}),
+)  # fmt: skip
+HOST_SHORT_LAYOUT, HOST_SHORT_MOST_US, HOST_SHORT_GOAL_US = "2x1", 80.0, 45.0
+
 # What the memory can do (limit.c) is nearly reached by an all_reduce of so many bytes and more.
 LIMIT_BYTES, LIMIT_LEAST = 16 * MI, 0.70
 
@@ -47,13 +59,14 @@ BUDGET_BYTES, BUDGET_OF, BUDGET_MOST = 4 * MI, 64 * MI, 1.15
 
 @dataclasses.dataclass
 class Outcome:
-    """What was measured: `times` maps (collective, dtype, ranks, bytes) to {contestant's name:
-    medians of the rounds}."""
+    """What was measured: `times` maps (collective, dtype, layout, bytes) to {contestant's name:
+    medians of the rounds}, `troubles` a contestant's name to where it first failed and why."""
 
     memories: list
     rounds: int
     budget: int = 0  # bytes; 0: none
     times: dict = dataclasses.field(default_factory=dict)
+    troubles: dict = dataclasses.field(default_factory=dict)
 
 
 def median(values):
@@ -71,15 +84,16 @@ def spread(values):
 
 def rows(outcome):
     """One for each point and kind of memory, and the rounds behind ruCCL's and the best peer's."""
-    for (collective, dtype, ranks, size), times in outcome.times.items():
+    for (collective, dtype, layout, size), times in outcome.times.items():
         peers = {n: t for n, t in times.items() if n != "limit" and not n.startswith("ruccl")}
         best = min(peers, key=lambda name: median(peers[name]), default=None)
         for memory in outcome.memories:
-            if not MEMORIES[memory].fits(collective, dtype, ranks):
+            if not MEMORIES[memory].fits(collective, dtype, layout.ranks):
                 continue
             ours, theirs = times.get(f"ruccl {memory}", []), peers.get(best, [])
             row = {
-                "collective": collective, "ranks": ranks, "bytes": size, "dtype": dtype,
+                "collective": collective, "ranks": layout.ranks, "hosts": layout.hosts,
+                "ranks_per_host": layout.per_host, "bytes": size, "dtype": dtype,
                 "memory": memory, "ruccl_us": median(ours), "best_peer": best,
                 "best_peer_us": median(theirs), "limit_us": median(times.get("limit", [])),
                 "rounds": len(ours), "best_peer_rounds": len(theirs),
@@ -89,6 +103,14 @@ def rows(outcome):
             row["limit_fraction"] = divide(row["limit_us"], row["ruccl_us"])
             row["budget_ratio"] = divide(row["budget_us"], row["ruccl_us"])
             yield row, ours, theirs
+
+
+def print_link_json(link):
+    for (what, size, wait), values in link.items():
+        key = "us" if is_latency(what) else "gb_per_s"
+        row = {"link": what, "bytes": size, "wait": wait, "rounds": len(values),
+               key: median(values)}  # fmt: skip
+        print(json.dumps({key: row.get(key) for key in LINK_JSON_KEYS}))
 
 
 def print_json(outcome):
@@ -126,10 +148,20 @@ HEADER = (
 )  # fmt: skip
 
 
+def layout_text(row):
+    return str(Layout(row["hosts"], row["ranks_per_host"]))
+
+
 def point_cells(row):
     return (
-        row["collective"], str(row["ranks"]), size_text(row["bytes"]), row["dtype"], row["memory"]
+        row["collective"], layout_text(row), size_text(row["bytes"]), row["dtype"], row["memory"]
     )  # fmt: skip
+
+
+def ours_text(row, ours, outcome):
+    """A kind of memory that has never come through failed, as told below the table."""
+    failed = not ours and f"ruccl {row['memory']}" in outcome.troubles
+    return "failed" if failed else time_text(row["ruccl_us"])
 
 
 def rounds_text(row, rounds):
@@ -140,22 +172,22 @@ def rounds_text(row, rounds):
 
 
 def print_cells(header, lines):
-    """Words to the left, numbers to the right."""
-    words = {"collective", "dtype", "memory", "what", "verdict", "best peer"}
-    lines = [header, *lines]
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    for line in lines:
-        cells = [
-            cell.ljust(width) if title in words else cell.rjust(width)
-            for title, cell, width in zip(header, line, widths)
-        ]
-        print("  ".join(cells).rstrip())
+    """Words to the left, numbers to the right; columns that say nothing are left out."""
+    words = {"collective", "dtype", "memory", "what", "wait", "verdict", "best peer"}
+    columns = [column for column in zip(header, *lines) if not {*column[1:]} <= {"", "-"}]
+    aligned = []
+    for title, *cells in columns:
+        width = max(map(len, (title, *cells)))
+        align = str.ljust if title in words else str.rjust
+        aligned.append([align(cell, width) for cell in (title, *cells)])
+    for line in zip(*aligned):
+        print("  ".join(line).rstrip())
 
 
 def print_table(outcome):
     lines = [
         (
-            *point_cells(row), time_text(row["ruccl_us"]), range_text(ours),
+            *point_cells(row), ours_text(row, ours, outcome), range_text(ours),
             time_text(row["best_peer_us"]), range_text(theirs), ratio_text(row["ratio"]),
             time_text(row["limit_us"]), ratio_text(row["limit_fraction"]),
             rounds_text(row, outcome.rounds), row["best_peer"] or "-",
@@ -165,6 +197,28 @@ def print_table(outcome):
     print("Times are medians over rounds of the median call, min..max those of the rounds.")
     print(f"rounds: ruCCL's and the best peer's, where they are not {outcome.rounds} each.")
     print_cells(HEADER, lines)
+    for name, (where, why) in outcome.troubles.items():
+        print(f"{name} failed, first at {where}: {why}")
+
+
+def is_latency(what):
+    return what.endswith("latency")
+
+
+def link_cells(what, size, wait, values):
+    value = ratio_text(median(values))
+    us, gb_per_s = (value, "") if is_latency(what) else ("", value)
+    rounds = "..".join(map(ratio_text, spread(values))) if values else ""
+    return what, size_text(size), wait, us, gb_per_s, rounds
+
+
+def print_link(link):
+    """`link` is a between.Link's times."""
+    if not link:
+        return
+    print("\nThe link between two hosts by UCX over TCP; latencies are one way")
+    header = ("what", "bytes", "wait", "us", "GB/s", "min..max")
+    print_cells(header, [link_cells(*key, values) for key, values in link.items()])
 
 
 # ---------------------------------------------------------------- the bounds' tables
@@ -176,6 +230,11 @@ def most_text(value, most):
 
 def least_text(value, least):
     return "ok" if value >= least else "below"
+
+
+def toward_goal(verdict, reached):
+    """Between hosts there is more to want than what is asked for."""
+    return "goal" if verdict == "ok" and reached else verdict
 
 
 def print_halves(measured):
@@ -225,21 +284,47 @@ def ratio_floor(row):
 
 
 def floors_of(row):
-    """What is asked of a point, the bound, what was measured, and the verdict."""
+    """What is asked of a point, the bound, the goal, what was measured, and the verdict."""
+    if row["hosts"] > 1:
+        yield from host_floors_of(row)
+        return
     if row["dtype"] != "f32":
         return
     floor, ratio, us, fraction = (
         ratio_floor(row), row["ratio"], row["ruccl_us"], row["limit_fraction"]
     )  # fmt: skip
     if floor and ratio:
-        yield "ratio, least", ratio_text(floor), ratio_text(ratio), least_text(ratio, floor)
+        yield "ratio, least", ratio_text(floor), "", ratio_text(ratio), least_text(ratio, floor)
     if (row["collective"], row["memory"]) != ("all_reduce", "shared"):
         return
     if row["bytes"] in SHORT_BYTES and row["ranks"] == SHORT_RANKS:
-        yield "us, most", time_text(SHORT_MOST_US), time_text(us), most_text(us, SHORT_MOST_US)
+        yield "us, most", time_text(SHORT_MOST_US), "", time_text(us), most_text(us, SHORT_MOST_US)
     if row["bytes"] >= LIMIT_BYTES and fraction:
-        yield ("of limit, least", ratio_text(LIMIT_LEAST), ratio_text(fraction),
+        yield ("of limit, least", ratio_text(LIMIT_LEAST), "", ratio_text(fraction),
                least_text(fraction, LIMIT_LEAST))  # fmt: skip
+
+
+def host_ratio(row):
+    """The least and the wanted one; None: there are none."""
+    for sizes, by_layout in HOST_RATIOS:
+        if row["bytes"] in sizes:
+            return by_layout.get(layout_text(row))
+    return None
+
+
+def host_floors_of(row):
+    """The same between hosts."""
+    if (row["collective"], row["dtype"], row["memory"]) != ("all_reduce", "f32", "shared"):
+        return
+    bounds, ratio, us = host_ratio(row), row["ratio"], row["ruccl_us"]
+    if bounds and ratio:
+        floor, goal = bounds
+        verdict = toward_goal(least_text(ratio, floor), ratio >= goal)
+        yield "ratio, least", ratio_text(floor), ratio_text(goal), ratio_text(ratio), verdict
+    if row["bytes"] in SHORT_BYTES and layout_text(row) == HOST_SHORT_LAYOUT:
+        most, goal = HOST_SHORT_MOST_US, HOST_SHORT_GOAL_US
+        verdict = toward_goal(most_text(us, most), us <= goal)
+        yield "us, most", time_text(most), time_text(goal), time_text(us), verdict
 
 
 def print_floors(measured):
@@ -247,7 +332,7 @@ def print_floors(measured):
     if not lines:
         return
     print("\nWhat we ask of ruCCL at these points")
-    print_cells((*POINT_HEADER, "what", "bound", "measured", "verdict"), lines)
+    print_cells((*POINT_HEADER, "what", "bound", "goal", "measured", "verdict"), lines)
 
 
 def print_bounds(outcome):
@@ -276,7 +361,8 @@ def plot(path, outcome):
 
     panels = {}
     for row, ours, _ in rows(outcome):
-        panels.setdefault((row["collective"], row["dtype"], row["ranks"]), []).append((row, ours))
+        panel = row["collective"], row["dtype"], layout_text(row)
+        panels.setdefault(panel, []).append((row, ours))
     columns = min(3, len(panels))
     lines = -(-len(panels) // columns)
     figure, grid = pyplot.subplots(

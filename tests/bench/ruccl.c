@@ -106,7 +106,7 @@ static void run(void *context)
     check(r, "collective");
 }
 
-static const struct bench_contestant ruccl = { prepare, run };
+static const struct bench_contestant ruccl = { prepare, run, NULL };
 
 static void *buffer_new(struct ruccl_conn *conn, const struct bench_options *o,
                         struct ruccl_region **ret_region)
@@ -160,5 +160,5 @@ int main(int argc, char **argv)
     bench_parse(argc, argv, &o);
     if (is_persistent(&o) && o.collective != BENCH_ALL_REDUCE)
         return BENCH_UNSUPPORTED;
-    return bench_fork(&o, bench_board_new(NULL), rank_main);
+    return bench_fork(&o, bench_board_new(getenv("BENCH_BOARD")), rank_main);
 }
