@@ -4,15 +4,21 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <systemd/sd-id128.h>
 
 #include "daemon/keyfile.h"
+#include "daemon/server/address.h"
 #include "shared/socket_path.h"
 
 enum option_type {
     TYPE_PATH,
     TYPE_UUID,
+    TYPE_FILE,    /* an absolute path */
+    TYPE_ADDRESS, /* of a listener */
+    TYPE_NAMES,   /* letters, digits and what stands between names */
+    TYPE_PORTS,
     TYPE_MODE,
     TYPE_COUNT,
     TYPE_BYTES,
@@ -64,6 +70,34 @@ static const struct option_row rows[] = {
       "How long a communicator id that nobody has joined stays good." },
     { "daemon", "hello_timeout", TYPE_DURATION, AT(hello_timeout_us), "10s", 10 * MS, HOUR, true,
       "How long a connection may stay silent before it has said hello." },
+
+    { "network", "listen", TYPE_ADDRESS, AT(listen), "", 0, 0, false,
+      "Where other nodes' daemons connect to this one: host:port or [v6]:port, a numeric address or a "
+      "name, 0.0.0.0 or [::] for all of this host's. Empty: this daemon serves its own node alone." },
+    { "network", "advertise", TYPE_ADDRESS, AT(advertise), "", 0, 0, false,
+      "The address that others are told, in communicator ids too. Empty: that of `listen`, unless it is "
+      "all of them." },
+    { "network", "cluster_key", TYPE_FILE, AT(cluster_key), "", 0, 0, false,
+      "The file with the secret that all daemons of the cluster share, 32 to 4096 bytes that other users "
+      "cannot read. Empty: the systemd credential of that name, or none: only daemons of this host then." },
+    { "network", "peer_timeout", TYPE_DURATION, AT(peer_timeout_us), "5s", 100 * MS, HOUR, false,
+      "How long another daemon may be silent while something with it is unfinished." },
+    { "network", "connect_timeout", TYPE_DURATION, AT(connect_timeout_us), "10s", 100 * MS, HOUR, false,
+      "How long a connection with another daemon may take to be made and proven." },
+    { "network", "max_peer_strangers", TYPE_COUNT, AT(max_peer_strangers), "64", 1, 1 << 16, false,
+      "Connections that have not proven the cluster's key yet; beyond it the oldest goes." },
+    { "network", "transport", TYPE_NAMES, AT(transport), "auto", 0, 0, false,
+      "What moves tensors between nodes: a transport's name, or auto, the first that works here. The same "
+      "on all nodes." },
+    { "network", "devices", TYPE_NAMES, AT(devices), "", 0, 0, false,
+      "The network devices that move tensors, in the transport's own words. Empty: its choice." },
+    { "network", "ports", TYPE_PORTS, AT(ports), "", 0, 0, false,
+      "The ports that the transport listens at. Empty: any." },
+    { "network", "tuning", TYPE_FILE, AT(tuning), "", 0, 0, false,
+      "The file with what this cluster's links and memory do, by which algorithms are chosen. Empty: "
+      "built-in figures." },
+    { "network", "max_staging", TYPE_BYTES, AT(max_staging), "1GiB", 1024 * KIB, 1024 * TIB, false,
+      "Memory for what is under way between nodes, of all communicators." },
 
     { "log", "log_level", TYPE_LEVEL, AT(log_level), "notice", 0, 0, true,
       "The least important events to log: error, warning, notice, info or debug." },
@@ -120,13 +154,58 @@ static bool parse_uuid(const char *text, char *ret)
     return true;
 }
 
-static bool parse_path(const char *text, char *ret)
+static size_t text_bytes(enum option_type type)
 {
-    if (strlen(text) >= CONFIG_PATH_BYTES)
+    switch (type) {
+    case TYPE_PATH:
+        return CONFIG_PATH_BYTES;
+    case TYPE_UUID:
+        return CONFIG_NODE_BYTES;
+    case TYPE_FILE:
+        return CONFIG_FILE_BYTES;
+    case TYPE_ADDRESS:
+        return CONFIG_ADDRESS_BYTES;
+    case TYPE_NAMES:
+    case TYPE_PORTS:
+        return CONFIG_TEXT_BYTES;
+    default:
+        return 0; /* a number */
+    }
+}
+
+static bool set_text(enum option_type type, const char *text, char *ret)
+{
+    size_t size = text_bytes(type);
+
+    if (strlen(text) >= size)
         return false;
-    memset(ret, 0, CONFIG_PATH_BYTES);
+    memset(ret, 0, size); /* for comparisons of all of it */
     strcpy(ret, text);
     return true;
+}
+
+static bool is_names(const char *text)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                  "_-.:,/@";
+
+    return !text[strspn(text, letters)];
+}
+
+static bool is_ports(const char *text)
+{
+    unsigned first, last;
+    int end = -1;
+
+    return sscanf(text, "%5u-%5u%n", &first, &last, &end) == 2 && end == (int)strlen(text) &&
+           first > 0 && first <= last && last <= UINT16_MAX;
+}
+
+static bool is_address(const char *text)
+{
+    struct address a;
+
+    return address_parse(text, &a, NULL) == 0;
 }
 
 /* Sets the row's field, or leaves it as it is. */
@@ -138,9 +217,17 @@ static bool row_set(const struct option_row *row, const char *text, struct confi
 
     switch (row->type) {
     case TYPE_PATH:
-        return parse_path(text, field);
+        return set_text(row->type, text, field);
     case TYPE_UUID:
         return parse_uuid(text, field);
+    case TYPE_FILE:
+        return (!*text || *text == '/') && set_text(row->type, text, field);
+    case TYPE_ADDRESS:
+        return (!*text || is_address(text)) && set_text(row->type, text, field);
+    case TYPE_NAMES:
+        return is_names(text) && set_text(row->type, text, field);
+    case TYPE_PORTS:
+        return (!*text || is_ports(text)) && set_text(row->type, text, field);
     case TYPE_LEVEL:
         ok = word_find(levels, text, &value);
         break;
@@ -178,6 +265,19 @@ static void row_allowed(const struct option_row *row, struct text *t)
         break;
     case TYPE_UUID:
         text_add(t, "a UUID, or nothing");
+        break;
+    case TYPE_FILE:
+        text_add(t, "an absolute path of at most %u bytes, or nothing", CONFIG_FILE_BYTES - 1);
+        break;
+    case TYPE_ADDRESS:
+        text_add(t, "host:port or [v6]:port, of at most %u bytes, or nothing",
+                 CONFIG_ADDRESS_BYTES - 1);
+        break;
+    case TYPE_NAMES:
+        text_add(t, "names of at most %u bytes in all", CONFIG_TEXT_BYTES - 1);
+        break;
+    case TYPE_PORTS:
+        text_add(t, "a range of ports such as 41000-41100, or nothing");
         break;
     case TYPE_LEVEL:
         text_add(t, "error, warning, notice, info or debug");
@@ -262,6 +362,23 @@ static int take_key(void *user, const struct keyfile_key *k, struct error *e)
     return row_set_from(row, where.s, k->value, r->config, e);
 }
 
+/* The service manager's way to hand over a secret. Left empty where there is none. */
+static int resolve_key(struct config *c, struct error *e)
+{
+    const char *directory = getenv("CREDENTIALS_DIRECTORY");
+    int n;
+
+    if (*c->cluster_key || !directory)
+        return 0;
+    n = snprintf(c->cluster_key, sizeof(c->cluster_key), "%s/cluster_key", directory);
+    if (n >= (int)sizeof(c->cluster_key))
+        return error_set(e, ERROR_INVALID_ARGUMENT, "$CREDENTIALS_DIRECTORY is too long: %s",
+                         directory);
+    if (access(c->cluster_key, F_OK) < 0)
+        memset(c->cluster_key, 0, sizeof(c->cluster_key));
+    return 0;
+}
+
 /* What an empty value stands for. */
 static int resolve(struct config *c, struct error *e)
 {
@@ -284,7 +401,7 @@ static int resolve(struct config *c, struct error *e)
             id = made_up;
         sd_id128_to_uuid_string(id, c->node);
     }
-    return 0;
+    return resolve_key(c, e);
 }
 
 enum argument {
@@ -440,9 +557,9 @@ int config_parse(int argc, char *const *argv, struct config *ret, struct error *
 
 static size_t row_bytes(const struct option_row *row)
 {
-    return row->type == TYPE_PATH   ? CONFIG_PATH_BYTES
-           : row->type == TYPE_UUID ? CONFIG_NODE_BYTES
-                                    : sizeof(uint64_t);
+    size_t bytes = text_bytes(row->type);
+
+    return bytes ? bytes : sizeof(uint64_t);
 }
 
 int config_reload(int argc, char *const *argv, struct config *config, struct error *e)

@@ -11,9 +11,12 @@
 #include "daemon/log/log.h"
 #include "shared/error.h"
 
-#define CONFIG_FILE       "/etc/ruccl/ruccld.conf"
-#define CONFIG_PATH_BYTES 108u /* with the zero: as much as a Unix socket's address holds */
-#define CONFIG_NODE_BYTES 37u
+#define CONFIG_FILE          "/etc/ruccl/ruccld.conf"
+#define CONFIG_PATH_BYTES    108u /* with the zero: as much as a Unix socket's address holds */
+#define CONFIG_NODE_BYTES    37u
+#define CONFIG_FILE_BYTES    160u /* with the zero: a line of the file holds no more */
+#define CONFIG_TEXT_BYTES    64u
+#define CONFIG_ADDRESS_BYTES 98u /* with the zero: what an id has room for */
 
 struct config {
     char socket[CONFIG_PATH_BYTES]; /* never empty once parsed */
@@ -27,6 +30,19 @@ struct config {
     uint64_t drain_timeout_us;
     uint64_t id_lifetime_us;
     uint64_t hello_timeout_us;
+
+    /* other nodes; `listen` empty: none */
+    char listen[CONFIG_ADDRESS_BYTES]; /* "host:port", "[v6]:port" */
+    char advertise[CONFIG_ADDRESS_BYTES];
+    char cluster_key[CONFIG_FILE_BYTES]; /* a path */
+    uint64_t peer_timeout_us;
+    uint64_t connect_timeout_us;
+    uint64_t max_peer_strangers;
+    char transport[CONFIG_TEXT_BYTES]; /* "auto", or a transport's name */
+    char devices[CONFIG_TEXT_BYTES];
+    char ports[CONFIG_TEXT_BYTES];  /* "41000-41100" */
+    char tuning[CONFIG_FILE_BYTES]; /* a path */
+    uint64_t max_staging;
 
     uint64_t log_level;  /* enum log_level */
     uint64_t log_target; /* enum log_target */

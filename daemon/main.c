@@ -8,7 +8,7 @@
 #include "daemon/device/host_kernels.h"
 #include "daemon/log/log.h"
 #include "daemon/server/server.h"
-#include "daemon/server/session.h"
+#include "daemon/server/service.h"
 
 #define EXIT_USAGE 2
 
@@ -30,7 +30,9 @@ static int serve(const struct server_parts *parts, struct error *e)
 {
     char host[256] = "localhost";
     struct server_parts whole = *parts;
-    const struct comms_config config = {
+
+    gethostname(host, sizeof(host) - 1);
+    whole.comms = (struct comms_config){
         .engine = parts->engine,
         .now = service_now,
         .host = host,
@@ -39,22 +41,12 @@ static int serve(const struct server_parts *parts, struct error *e)
         .id_lifetime_us = parts->config->id_lifetime_us,
         .chunk_bytes = parts->config->chunk_bytes,
         .max_comms = (uint32_t)parts->config->max_communicators,
+        .transport = parts->transport,
     };
-    int r;
-
-    gethostname(host, sizeof(host) - 1);
-    r = comms_new(&config, &session_events, &whole.comms);
-    if (r < 0)
-        return error_set_errno(e, -r, "making the communicators' table");
-    r = server_run(&whole, e);
-    if (r == -ERROR_ABORTED)
-        return r;
-    comms_free(whole.comms);
-    return r;
+    return server_run(&whole, e);
 }
 
-/* Order matters: sessions end before comms, comms before the engine, the engine before the device.
- */
+/* Order matters: the server's parts end before the engine, the engine before the device. */
 static int run(struct config *config, int argc, char **argv, struct error *e)
 {
     struct server_parts parts = {

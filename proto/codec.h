@@ -147,6 +147,7 @@ enum status_kind {
     STATUS_SESSION,
     STATUS_COMMUNICATOR,
     STATUS_MEMBER,
+    STATUS_PEER,
 };
 
 /* Fields as in client.proto. Strings are never NULL once decoded. */
@@ -175,6 +176,11 @@ struct status_item {
             const char *last;
             bool arrived;
         } member;
+        struct {
+            const char *node, *host, *address, *state, *transport;
+            uint32_t expecting;
+            uint64_t heard_age_us;
+        } peer;
     };
 };
 

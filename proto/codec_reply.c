@@ -92,6 +92,19 @@ static void decode_status_member(struct codec *c, const Ruccl__V1__StatusMember 
     ret->member.arrived = m->arrived;
 }
 
+static void decode_status_peer(struct codec *c, const Ruccl__V1__StatusPeer *m,
+                               struct status_item *ret)
+{
+    ret->kind = STATUS_PEER;
+    ret->peer.node = take_text(c, m->node);
+    ret->peer.host = take_text(c, m->host);
+    ret->peer.address = take_text(c, m->address);
+    ret->peer.state = take_text(c, m->state);
+    ret->peer.transport = take_text(c, m->transport);
+    ret->peer.expecting = m->expecting;
+    ret->peer.heard_age_us = m->heard_age_us;
+}
+
 /* False for an item of a kind that a later version knows: the reader goes without it. */
 static bool decode_status_item(struct codec *c, const Ruccl__V1__StatusItem *m,
                                struct status_item *ret)
@@ -108,6 +121,9 @@ static bool decode_status_item(struct codec *c, const Ruccl__V1__StatusItem *m,
         return true;
     case RUCCL__V1__STATUS_ITEM__ITEM_MEMBER:
         decode_status_member(c, m->member, ret);
+        return true;
+    case RUCCL__V1__STATUS_ITEM__ITEM_PEER:
+        decode_status_peer(c, m->peer, ret);
         return true;
     default:
         return false;
@@ -300,6 +316,7 @@ struct given_item {
         Ruccl__V1__StatusSession session;
         Ruccl__V1__StatusCommunicator communicator;
         Ruccl__V1__StatusMember member;
+        Ruccl__V1__StatusPeer peer;
     };
 };
 
@@ -376,6 +393,20 @@ static void give_status_member(const struct status_item *s, struct given_item *g
     g->member.arrived = s->member.arrived;
 }
 
+static void give_status_peer(const struct status_item *s, struct given_item *g, bool *fits)
+{
+    ruccl__v1__status_peer__init(&g->peer);
+    g->item.item_case = RUCCL__V1__STATUS_ITEM__ITEM_PEER;
+    g->item.peer = &g->peer;
+    g->peer.node = give_text(s->peer.node, fits);
+    g->peer.host = give_text(s->peer.host, fits);
+    g->peer.address = give_text(s->peer.address, fits);
+    g->peer.state = give_text(s->peer.state, fits);
+    g->peer.transport = give_text(s->peer.transport, fits);
+    g->peer.expecting = s->peer.expecting;
+    g->peer.heard_age_us = s->peer.heard_age_us;
+}
+
 static void give_status_item(const struct status_item *s, struct given_item *g, bool *fits)
 {
     ruccl__v1__status_item__init(&g->item);
@@ -391,6 +422,9 @@ static void give_status_item(const struct status_item *s, struct given_item *g, 
         return;
     case STATUS_MEMBER:
         give_status_member(s, g, fits);
+        return;
+    case STATUS_PEER:
+        give_status_peer(s, g, fits);
         return;
     }
 }

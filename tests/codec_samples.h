@@ -230,6 +230,14 @@ static inline const struct status_item *sample_status_items(void)
                                                  .last_age_us = UINT64_MAX,
                                                  .arrived = true } };
     items[3] = (struct status_item){ .kind = STATUS_MEMBER };
+    items[4] = (struct status_item){ .kind = STATUS_PEER,
+                                     .peer = { .node = "01234567-89ab-cdef-0123-456789abcdef",
+                                               .host = "node-2",
+                                               .address = "[fd00::2]:7777",
+                                               .state = "up",
+                                               .transport = "tcp eth0",
+                                               .expecting = UINT32_MAX,
+                                               .heard_age_us = UINT64_MAX } };
     return items;
 }
 
@@ -456,6 +464,14 @@ static inline void say_status_item(FILE *f, const struct status_item *s)
                 s->member.last_age_us);
         fprintf(f, " rank=%u pid=%u arrived=%d", s->member.rank, s->member.pid, s->member.arrived);
         say_string(f, "last", s->member.last);
+        break;
+    case STATUS_PEER:
+        fprintf(f, "\npeer expecting=%u age=%" PRIu64, s->peer.expecting, s->peer.heard_age_us);
+        say_string(f, "node", s->peer.node);
+        say_string(f, "host", s->peer.host);
+        say_string(f, "address", s->peer.address);
+        say_string(f, "state", s->peer.state);
+        say_string(f, "transport", s->peer.transport);
         break;
     }
 }

@@ -56,6 +56,20 @@ static json_t *json_daemon(const struct status_item *d)
     return object_end(&o);
 }
 
+static json_t *json_peer(const struct status_item *p)
+{
+    struct object o = object_new();
+
+    put_text(&o, "node", p->peer.node);
+    put_text(&o, "host", p->peer.host);
+    put_text(&o, "address", p->peer.address);
+    put_text(&o, "state", p->peer.state);
+    put_text(&o, "transport", p->peer.transport);
+    put_number(&o, "expecting", p->peer.expecting);
+    put_number(&o, "heard_age_us", p->peer.heard_age_us);
+    return object_end(&o);
+}
+
 static json_t *json_session(const struct status_item *s)
 {
     struct object o = object_new();
@@ -125,15 +139,18 @@ static json_t *json_communicator(const struct status *s, const struct status_ite
 static json_t *json_status(const struct status *s)
 {
     const struct status_item *daemon = status_next(s, STATUS_DAEMON, NULL), *item = NULL;
-    json_t *sessions = json_array(), *communicators = json_array();
+    json_t *peers = json_array(), *sessions = json_array(), *communicators = json_array();
     struct object o = object_new();
 
+    while ((item = status_next(s, STATUS_PEER, item)))
+        o.spoilt |= json_array_append_new(peers, json_peer(item)) < 0;
     while ((item = status_next(s, STATUS_SESSION, item)))
         o.spoilt |= json_array_append_new(sessions, json_session(item)) < 0;
     while ((item = status_next(s, STATUS_COMMUNICATOR, item)))
         o.spoilt |= json_array_append_new(communicators, json_communicator(s, item)) < 0;
 
     put(&o, "daemon", daemon ? json_daemon(daemon) : json_null());
+    put(&o, "peers", peers);
     put(&o, "sessions", sessions);
     put(&o, "communicators", communicators);
     return object_end(&o);

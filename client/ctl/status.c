@@ -32,6 +32,13 @@ static size_t item_strings(struct status_item *s, const char **ret[STRINGS_MAX])
     case STATUS_MEMBER:
         ret[n++] = &s->member.last;
         break;
+    case STATUS_PEER:
+        ret[n++] = &s->peer.node;
+        ret[n++] = &s->peer.host;
+        ret[n++] = &s->peer.address;
+        ret[n++] = &s->peer.state;
+        ret[n++] = &s->peer.transport;
+        break;
     }
     return n;
 }

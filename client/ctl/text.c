@@ -54,6 +54,28 @@ static void print_daemon(const struct status_item *d, FILE *out)
             text_bytes(bytes, d->daemon.region_bytes));
 }
 
+static void print_peers(const struct status *s, FILE *out)
+{
+    const struct status_item *item = NULL;
+    _cleanup_(columns_fini) struct columns table;
+
+    columns_init(&table, "lllllrr");
+    columns_add_row(&table, "PEER", "ADDRESS", "NODE", "STATE", "TRANSPORT", "EXPECTING", "HEARD");
+    while ((item = status_next(s, STATUS_PEER, item))) {
+        char age[UNITS_BYTES];
+
+        columns_add(&table, "%s", item->peer.host);
+        columns_add(&table, "%s", item->peer.address);
+        columns_add(&table, "%s", item->peer.node);
+        columns_add(&table, "%s", item->peer.state);
+        columns_add(&table, "%s", item->peer.transport);
+        columns_add(&table, "%u", item->peer.expecting);
+        columns_add(&table, "%s", text_age(age, item->peer.heard_age_us));
+    }
+    fputc('\n', out);
+    columns_print(&table, "", out);
+}
+
 static void print_sessions(const struct status *s, FILE *out)
 {
     const struct status_item *item = NULL;
@@ -137,6 +159,8 @@ void print_text(const struct status *s, FILE *out)
 
     while ((item = status_next(s, STATUS_DAEMON, item)))
         print_daemon(item, out);
+    if (status_next(s, STATUS_PEER, NULL))
+        print_peers(s, out);
     if (status_next(s, STATUS_SESSION, NULL))
         print_sessions(s, out);
     item = NULL;

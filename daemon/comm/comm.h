@@ -20,6 +20,10 @@
 #define TIME_NEVER    UINT64_MAX
 
 struct comms;
+struct link_ops;
+struct staging;
+struct table;
+struct transport;
 struct member; /* one rank of one communicator, held by one session */
 
 /* How an operation ended for one rank. Pointers are valid during the call only. */
@@ -60,6 +64,14 @@ struct comms_config {
     uint64_t id_lifetime_us; /* of an id that nobody has joined */
     uint64_t chunk_bytes;    /* a chunk's length without a budget */
     uint32_t max_comms;      /* per uid */
+
+    /* several nodes; `link_ops` NULL: this daemon serves its own node alone */
+    const char *address; /* where other daemons reach this one, for ids */
+    const struct link_ops *link_ops;
+    void *links; /* for link_ops::open */
+    struct transport *transport;
+    struct staging *staging;
+    const struct table *table; /* for those whose root this daemon is; NULL: as table_init() */
 };
 
 int comms_new(const struct comms_config *config, const struct comm_events *events,

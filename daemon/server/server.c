@@ -14,6 +14,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "daemon/log/log.h"
+#include "daemon/server/links.h"
 #include "daemon/server/listener.h"
 #include "daemon/server/session.h"
 #include "proto/codec.h"
@@ -71,21 +72,21 @@ static void on_accept(uv_poll_t *handle, int status, int events);
 
 static void server_drain(struct server *s, uint64_t now)
 {
-    uint32_t unfinished = comms_unfinished(s->parts->comms);
+    uint32_t unfinished = comms_unfinished(s->service.comms);
 
     server_set_state(s, SERVER_DRAINING);
     s->state_deadline = now + s->parts->config->drain_timeout_us;
     s->accept_pause = 0;
     uv_poll_stop(&s->accept);
     listener_shut(&s->listener);
-    comms_stop(s->parts->comms);
+    comms_stop(s->service.comms);
     sd_notifyf(0, "STOPPING=1\nSTATUS=draining: %u unfinished", unfinished);
 }
 
 /* Tells everybody. What is still in flight lets go of its memory by itself, soon. */
 static void server_fail_all(struct server *s, uint64_t now)
 {
-    uint32_t unfinished = comms_unfinished(s->parts->comms);
+    uint32_t unfinished = comms_unfinished(s->service.comms);
     struct error cause = { 0 };
 
     if (unfinished)
@@ -93,7 +94,7 @@ static void server_fail_all(struct server *s, uint64_t now)
     server_set_state(s, SERVER_CLOSING);
     s->state_deadline = now + CLOSE_TIMEOUT_US;
     error_set(&cause, ERROR_DAEMON_STOPPING, "the daemon (pid %d) was told to stop", getpid());
-    comms_fail_all(s->parts->comms, &cause, now);
+    comms_fail_all(s->service.comms, &cause, now);
     sessions_doom_all(&s->service, &cause);
 }
 
@@ -103,17 +104,17 @@ static void server_close_handles(struct server *s);
 static void server_advance(struct server *s, uint64_t now)
 {
     if (s->state == SERVER_DRAINING &&
-        (!comms_unfinished(s->parts->comms) || now >= s->state_deadline))
+        (!comms_unfinished(s->service.comms) || now >= s->state_deadline))
         server_fail_all(s, now);
 
     if (s->state != SERVER_CLOSING)
         return;
     sessions_turn(&s->service, now);
-    if (!comms_unfinished(s->parts->comms)) {
+    if (!comms_unfinished(s->service.comms)) {
         server_set_state(s, SERVER_DONE);
     } else if (now >= s->state_deadline) {
         log_error(NULL, "%u operations do not let go of their memory",
-                  comms_unfinished(s->parts->comms));
+                  comms_unfinished(s->service.comms));
         server_set_state(s, SERVER_ABANDONED);
     }
     if (s->state >= SERVER_DONE)
@@ -179,8 +180,10 @@ static void on_turn(uv_prepare_t *handle)
     server_go_first(s, engine_works(engine));
     if (engine_wants_turn(engine))
         engine_poll(engine);
-    if (comms_deadline(s->parts->comms) <= now)
-        comms_tick(s->parts->comms, now);
+    if (comms_deadline(s->service.comms) <= now)
+        comms_tick(s->service.comms, now);
+    if (s->service.links)
+        links_turn(s->service.links, now);
     if (s->accept_pause && s->accept_pause <= now)
         server_resume_accept(s);
     due = sessions_turn(&s->service, now);
@@ -188,8 +191,10 @@ static void on_turn(uv_prepare_t *handle)
     if (s->state >= SERVER_DONE)
         return;
 
-    due = MIN(due, comms_deadline(s->parts->comms));
+    due = MIN(due, comms_deadline(s->service.comms));
     due = MIN(due, s->state_deadline);
+    if (s->service.links)
+        due = MIN(due, links_deadline(s->service.links));
     if (s->accept_pause)
         due = MIN(due, s->accept_pause);
     server_arm(s, busy, due, now);
@@ -260,7 +265,7 @@ static void server_reload(struct server *s)
     else
         log_notice(NULL, "read the configuration again");
     log_set_level((enum log_level)s->parts->config->log_level);
-    comms_set_max(s->parts->comms, (uint32_t)s->parts->config->max_communicators);
+    comms_set_max(s->service.comms, (uint32_t)s->parts->config->max_communicators);
     sd_notify(0, "READY=1");
 }
 
@@ -360,17 +365,79 @@ static void server_close_handles(struct server *s)
     for (size_t i = 0; i < ARRAY_SIZE(signums); i++)
         sigaddset(&stops, signums[i]);
     pthread_sigmask(SIG_BLOCK, &stops, NULL);
+    links_close(steal(&s->service.links));
     uv_walk(&s->loop, close_handle, NULL);
+}
+
+static int server_open_links(struct server *s, struct error *e)
+{
+    static const struct links_events events = {
+        .up = comms_link_up,
+        .message = comms_link_message,
+        .lost = comms_link_lost,
+    };
+    const struct config *config = s->parts->config;
+    struct link_key key;
+    struct links_config links = {
+        .loop = &s->loop,
+        .listen = config->listen,
+        .advertise = config->advertise,
+        .node = config->node,
+        .host = s->parts->comms.host,
+        .key = &key,
+        .version_min = PEER_VERSION_MIN,
+        .version_max = PEER_VERSION_MAX,
+        .transport = s->parts->transport,
+        .connect_timeout_us = config->connect_timeout_us,
+        .peer_timeout_us = config->peer_timeout_us,
+        .max_strangers = config->max_peer_strangers,
+    };
+    int r = 0;
+
+    if (!*config->listen)
+        return 0;
+    link_key_none(&key);
+    if (*config->cluster_key)
+        r = link_key_read(config->cluster_key, &key, e);
+    if (r == 0)
+        r = links_open(&links, &events, &s->service.links, e);
+    link_key_forget(&key);
+    return r;
+}
+
+/* Comm stands on the links, and they tell it what comes. */
+static int server_make_comms(struct server *s, struct error *e)
+{
+    struct comms_config config = s->parts->comms;
+    int r = server_open_links(s, e);
+
+    if (r < 0)
+        return r;
+    if (s->service.links) {
+        config.address = links_address(s->service.links);
+        config.link_ops = &link_ops;
+        config.links = s->service.links;
+    }
+    r = comms_new(&config, &session_events, &s->service.comms);
+    if (r < 0)
+        return error_set_errno(e, -r, "making the communicators' table");
+    if (s->service.links)
+        links_serve(s->service.links, s->service.comms);
+    return 0;
 }
 
 static int server_serve(struct server *s, struct error *e)
 {
     int r = server_start(s);
 
+    if (r < 0)
+        error_set(e, ERROR_SYSTEM, "starting the loop: %s", uv_strerror(r));
+    else
+        r = server_make_comms(s, e);
     if (r < 0) {
         server_close_handles(s);
         uv_run(&s->loop, UV_RUN_DEFAULT);
-        return error_set(e, ERROR_SYSTEM, "starting the loop: %s", uv_strerror(r));
+        return -(int)e->code;
     }
     log_notice(NULL, "ruccld " PROJECT_VERSION " serves %s as node %s", s->listener.path,
                s->parts->config->node);
@@ -385,7 +452,6 @@ static void service_init(struct service *service, const struct server_parts *par
 {
     service->loop = loop;
     service->config = parts->config;
-    service->comms = parts->comms;
     service->device = parts->device;
     service->kernels = parts->kernels;
     service->overflow_uid = parts->overflow_uid;
@@ -435,6 +501,7 @@ int server_run(const struct server_parts *parts, struct error *e)
         r = server_serve(s, e);
         close(s->spare_fd);
         if (s->state != SERVER_ABANDONED) {
+            comms_free(s->service.comms);
             uv_loop_close(&s->loop);
             codec_free(s->service.codec);
             quotas_fini(&s->service.quotas);

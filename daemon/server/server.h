@@ -16,8 +16,9 @@ struct server_parts {
     char *const *argv;
     struct device *device;
     struct engine *engine;
-    struct comms *comms; /* made with session_events */
-    const char *kernels; /* for people */
+    struct transport *transport; /* between nodes; NULL: none, and no links with other nodes */
+    struct comms_config comms;   /* the server adds the links */
+    const char *kernels;         /* for people */
     uid_t overflow_uid;
 };
 

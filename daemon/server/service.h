@@ -16,6 +16,7 @@ struct service {
     uv_loop_t *loop;
     struct config *config;
     struct comms *comms;
+    struct links *links; /* NULL: this daemon serves its own node alone */
     struct device *device;
     const char *kernels; /* what the device computes with, for people */
     const char *state;   /* "serving", "draining"; for people */

@@ -3,13 +3,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/server/links.h"
 #include "daemon/server/session_private.h"
 
 #define ARENA_BYTES (64u << 10) /* of strings; what does not fit comes with the next page */
 
 /*
- * Items are numbered in the order they are met: the daemon, its sessions, its communicators. A page
- * is a window of that; what changes between two pages may be seen twice, or not at all.
+ * Items are numbered in the order they are met: the daemon, its peers, sessions, communicators. A
+ * page is a window of that; what changes between two pages may be seen twice, or not at all.
  */
 struct page {
     uint64_t first; /* the number of items[0] */
@@ -46,6 +47,13 @@ static size_t item_strings(struct status_item *i, const char **ret[6])
         break;
     case STATUS_MEMBER:
         ret[n++] = &i->member.last;
+        break;
+    case STATUS_PEER:
+        ret[n++] = &i->peer.node;
+        ret[n++] = &i->peer.host;
+        ret[n++] = &i->peer.address;
+        ret[n++] = &i->peer.state;
+        ret[n++] = &i->peer.transport;
         break;
     }
     return n;
@@ -128,6 +136,8 @@ static void page_fill(struct page *page, const struct session *viewer)
     const struct session *s;
 
     page_add_daemon(page, service);
+    if (service->links)
+        links_status(service->links, service_now(), page_add, page);
     list_for_each(s, &service->sessions, link)
         if (s->state == SESSION_SERVED &&
             (all || s == viewer || (s->uid == viewer->uid && s->uid != service->overflow_uid)))

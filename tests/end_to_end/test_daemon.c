@@ -1,11 +1,13 @@
 /* The daemon as a service: its socket and lock, its signals, and what it tells the service manager.
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -140,6 +142,80 @@ static void a_bad_option_ends_it_with_a_sentence(void **state)
     assert_int_equal(daemon_wait(&d, 10000), 2);
     assert_true(daemon_logged(&d, "max_sessions: '0' is not a number from 1 to"));
     daemon_fini(&d);
+}
+
+static void a_network_that_cannot_be_ends_it_with_a_sentence(void **state)
+{
+    static const struct {
+        const char *arguments[3], *why;
+    } rows[] = {
+        { { "--set=listen=0.0.0.0:0" }, "0.0.0.0:0 is no address that others could reach" },
+        { { "--set=listen=192.0.2.1:7" }, "cannot listen at 192.0.2.1:7" },
+        { { "--set=listen=127.0.0.1:0", "--set=cluster_key=/nonexistent" },
+          "cluster key /nonexistent: No such file" },
+        { { "--set=listen=127.0.0.1:0", "--set=cluster_key=/dev/null" },
+          "cluster key /dev/null: not a regular file" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        struct daemon d;
+
+        daemon_init(&d);
+        daemon_spawn(&d, rows[i].arguments);
+        assert_int_equal(daemon_wait(&d, 10000), 1);
+        assert_true(daemon_logged(&d, rows[i].why));
+        daemon_fini(&d);
+    }
+}
+
+/* A connection to where the daemon says that others reach it. */
+static int connect_to_network(const struct daemon *d)
+{
+    struct sockaddr_in sa = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    char text[4096] = "";
+    unsigned port = 0;
+    FILE *f = fopen(d->log, "re");
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_non_null(f);
+    assert_true(fread(text, 1, sizeof(text) - 1, f) > 0);
+    fclose(f);
+    assert_non_null(strstr(text, "reach this one at 127.0.0.1:"));
+    sscanf(strstr(text, "reach this one at "), "reach this one at 127.0.0.1:%u", &port);
+    sa.sin_port = htons((uint16_t)port);
+    assert_int_equal(connect(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
+    return fd;
+}
+
+static void strangers_on_the_network_are_dropped_and_hurt_nobody(void **state)
+{
+    static const char http[] = "GET / HTTP/1.1\r\nHost: ruccl\r\n\r\n";
+    struct daemon d;
+    struct raw c;
+    char byte;
+
+    (void)state;
+    daemon_run(&d, "--set=listen=127.0.0.1:0", "--log-level=info");
+    raw_open(&c, d.socket);
+    make_comm(&c, 2, 2);
+    unsigned fds = daemon_fds(&d);
+    int silent = connect_to_network(&d);
+
+    for (unsigned i = 0; i < 20; i++) {
+        int fd = connect_to_network(&d);
+
+        assert_int_equal(send(fd, http, sizeof(http), MSG_NOSIGNAL), sizeof(http));
+        assert_true(recv(fd, &byte, 1, 0) <= 0);
+        close(fd);
+    }
+    assert_true(daemon_logged(&d, "does not speak as a daemon of ruCCL does"));
+    assert_int_equal(daemon_fds(&d), fds + 1);
+    make_comm(&c, 1, 0);
+    raw_close(&c);
+    daemon_stop(&d);
+    assert_true(recv(silent, &byte, 1, 0) <= 0);
+    close(silent);
 }
 
 static void a_reload_changes_quotas_and_says_so(void **state)
@@ -354,6 +430,8 @@ int main(void)
         daemon_test(a_dead_daemons_socket_is_replaced),
         daemon_test(what_is_not_ours_stays),
         daemon_test(a_bad_option_ends_it_with_a_sentence),
+        daemon_test(a_network_that_cannot_be_ends_it_with_a_sentence),
+        daemon_test(strangers_on_the_network_are_dropped_and_hurt_nobody),
         daemon_test(a_reload_changes_quotas_and_says_so),
         daemon_test(told_to_stop_it_says_goodbye),
         daemon_test(draining_lets_what_has_begun_finish),

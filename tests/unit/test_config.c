@@ -78,6 +78,12 @@ static void an_empty_file_gives_the_defaults(void **state)
     assert_int_equal(c.log_level, LOG_LEVEL_NOTICE);
     assert_int_equal(c.log_target, LOG_TARGET_AUTO);
     assert_int_equal(c.max_in_flight, 4096);
+    assert_string_equal(c.listen, "");
+    assert_string_equal(c.cluster_key, "");
+    assert_string_equal(c.transport, "auto");
+    assert_int_equal(c.peer_timeout_us, 5000000);
+    assert_int_equal(c.connect_timeout_us, 10000000);
+    assert_int_equal(c.max_staging, 1 << 30);
 }
 
 static void the_printed_file_gives_the_defaults_when_uncommented(void **state)
@@ -127,7 +133,7 @@ static void every_key_that_is_printed_is_seen(void **state)
         else
             assert_int_equal(parse(argument, &c, &e), -ERROR_INVALID_ARGUMENT);
     }
-    assert_true(keys >= 17);
+    assert_true(keys >= 28);
     free(text);
 }
 
@@ -151,6 +157,53 @@ static void values_come_with_their_units(void **state)
     assert_int_equal(c.max_sessions, 7);
     assert_int_equal(c.log_level, LOG_LEVEL_DEBUG);
     assert_int_equal(c.log_target, LOG_TARGET_STDERR);
+}
+
+static void the_network_is_taken_as_it_is_written(void **state)
+{
+    struct config c;
+    struct error e;
+
+    (void)state;
+    write_file("[network]\nlisten = [::]:7777\nadvertise = node-1.example.org:7777\n"
+               "cluster_key = /etc/ruccl/key\ntransport = ucx\ndevices = mlx5_0:1,eth0\n"
+               "ports = 41000-41100\ntuning = /etc/ruccl/tuning.conf\nmax_staging = 64MiB\n");
+    assert_int_equal(parse(NULL, &c, &e), CONFIG_RUN);
+    assert_string_equal(c.listen, "[::]:7777");
+    assert_string_equal(c.advertise, "node-1.example.org:7777");
+    assert_string_equal(c.cluster_key, "/etc/ruccl/key");
+    assert_string_equal(c.transport, "ucx");
+    assert_string_equal(c.devices, "mlx5_0:1,eth0");
+    assert_string_equal(c.ports, "41000-41100");
+    assert_string_equal(c.tuning, "/etc/ruccl/tuning.conf");
+    assert_int_equal(c.max_staging, 64 << 20);
+}
+
+static void the_cluster_key_may_be_a_credential(void **state)
+{
+    char directory[] = "/tmp/ruccl-credentials-XXXXXX", key[64];
+    struct config c;
+    struct error e;
+
+    (void)state;
+    write_file("");
+    assert_non_null(mkdtemp(directory));
+    snprintf(key, sizeof(key), "%s/cluster_key", directory);
+    setenv("CREDENTIALS_DIRECTORY", directory, 1);
+    assert_int_equal(parse(NULL, &c, &e), CONFIG_RUN);
+    assert_string_equal(c.cluster_key, ""); /* none is there */
+
+    FILE *f = fopen(key, "w");
+
+    assert_non_null(f);
+    fclose(f);
+    assert_int_equal(parse(NULL, &c, &e), CONFIG_RUN);
+    assert_string_equal(c.cluster_key, key);
+    assert_int_equal(parse("--set=cluster_key=/other", &c, &e), CONFIG_RUN);
+    assert_string_equal(c.cluster_key, "/other");
+    unsetenv("CREDENTIALS_DIRECTORY");
+    unlink(key);
+    rmdir(directory);
 }
 
 static void the_command_line_lies_above_the_file(void **state)
@@ -186,6 +239,17 @@ static void bad_values_are_named_with_what_is_allowed(void **state)
     refused("[daemon]\nnode = here\n", ":2: node", "a UUID");
     refused("[log]\nlog_level = loud\n", ":2: log_level", "warning, notice");
     refused("[log]\nlog_target = syslog\n", ":2: log_target", "auto, stderr or journal");
+    refused("[network]\nlisten = 10.0.0.1\n", ":2: listen", "host:port or [v6]:port");
+    refused("[network]\nlisten = ::1:7777\n", ":2: listen", "host:port or [v6]:port");
+    refused("[network]\nadvertise = x:70000\n", ":2: advertise", "host:port or [v6]:port");
+    refused("[network]\ncluster_key = key\n", ":2: cluster_key", "an absolute path");
+    refused("[network]\nports = 7\n", ":2: ports", "41000-41100");
+    refused("[network]\nports = 9-7\n", ":2: ports", "41000-41100");
+    refused("[network]\nports = 1-70000\n", ":2: ports", "41000-41100");
+    refused("[network]\nports = 1-2x\n", ":2: ports", "41000-41100");
+    refused("[network]\ndevices = eth0 eth1\n", ":2: devices", "names of at most");
+    refused("[network]\npeer_timeout = 1ms\n", ":2: peer_timeout", "from 100ms");
+    refused("[network]\nmax_staging = 1K\n", ":2: max_staging", "bytes from");
     refused("[limits]\nmax_in_flight = 4097\n", ":2: max_in_flight", "from 1 to 4096");
 }
 
@@ -267,6 +331,8 @@ int main(void)
         cmocka_unit_test(the_printed_file_gives_the_defaults_when_uncommented),
         cmocka_unit_test(every_key_that_is_printed_is_seen),
         cmocka_unit_test(values_come_with_their_units),
+        cmocka_unit_test(the_network_is_taken_as_it_is_written),
+        cmocka_unit_test(the_cluster_key_may_be_a_credential),
         cmocka_unit_test(the_command_line_lies_above_the_file),
         cmocka_unit_test(bad_values_are_named_with_what_is_allowed),
         cmocka_unit_test(keys_that_are_wrong_are_named),

@@ -35,6 +35,16 @@ static const struct status_item items[] = {
                   .workers = 4,
                   .uptime_us = 11520000000,
                   .region_bytes = 1610612736 } },
+    { .kind = STATUS_PEER,
+      .peer = { .node = "0123",
+                .host = "node-2",
+                .address = "10.0.0.2:7777",
+                .state = "up",
+                .transport = "tcp eth0",
+                .expecting = 2,
+                .heard_age_us = 420000 } },
+    { .kind = STATUS_PEER,
+      .peer = { .host = "10.0.0.3:7777", .address = "10.0.0.3:7777", .state = "connecting" } },
     { .kind = STATUS_SESSION,
       .session = { .session = 1,
                    .region_bytes = 1610612736,
@@ -105,6 +115,10 @@ static const struct status_item items[] = {
 static const char expected_text[] =
     "ruccld 0.1.0 on node-1: pid 42, serving, up 3 h 12 min, 4 workers, kernels x86-64-v3\n"
     "2 sessions, 3 communicators, 1 region of 1.5 GiB\n"
+    "\n"
+    "PEER           ADDRESS        NODE  STATE       TRANSPORT  EXPECTING   HEARD\n"
+    "node-2         10.0.0.2:7777  0123  up          tcp eth0           2  420 ms\n"
+    "10.0.0.3:7777  10.0.0.3:7777        connecting                     0    0 us\n"
     "\n"
     "SESSION   PID   UID  NAME     REGIONS    BYTES  IN FLIGHT  MEMBERS\n"
     "      1  4301  1000  trainer        1  1.5 GiB          1        2\n"
@@ -217,9 +231,16 @@ static void test_json_holds_everything_under_its_communicator(void **state)
     json_t *sessions = json_object_get(root, "sessions");
     json_t *communicators = json_object_get(root, "communicators");
 
-    assert_int_equal(json_object_size(root), 3);
+    assert_int_equal(json_object_size(root), 4);
     assert_string_equal(json_string_value(json_object_get(daemon, "node")), "node-1");
     assert_int_equal(json_integer_value(json_object_get(daemon, "uptime_us")), 11520000000);
+    json_t *peers = json_object_get(root, "peers");
+
+    assert_int_equal(json_array_size(peers), 2);
+    assert_string_equal(json_text_at(peers, 0, "host"), "node-2");
+    assert_string_equal(json_text_at(peers, 0, "transport"), "tcp eth0");
+    assert_string_equal(json_text_at(peers, 1, "node"), "");
+    assert_int_equal(json_number_at(peers, 0, "heard_age_us"), 420000);
     assert_int_equal(json_array_size(sessions), 2);
     assert_string_equal(json_text_at(sessions, 1, "name"), "Zürich");
     assert_int_equal(json_number_at(sessions, 0, "region_bytes"), 1610612736);
@@ -377,7 +398,7 @@ static void fake_stop(struct fake *f)
     }
 
 static const struct reply good_script[] = { WELCOME, PAGE(0, 4, 1000), PAGE(4, 1, 3),
-                                            PAGE(5, 5, 0) };
+                                            PAGE(5, ARRAY_SIZE(items) - 5, 0) };
 
 /* ------------------------------------------------ fetching */
 
