@@ -65,7 +65,7 @@ static int run(struct config *config, int argc, char **argv, struct error *e)
 
     if (r < 0)
         return r;
-    r = engine_new(parts.device, &parts.engine);
+    r = engine_new(parts.device, NULL, NULL, &parts.engine);
     if (r < 0) {
         parts.device->ops->close(parts.device);
         return error_set_errno(e, -r, "making the engine");

@@ -127,7 +127,7 @@ struct peer_agree {
     uint32_t nrows;
     const struct peer_color *colors; /* split: likewise */
     uint32_t ncolors;
-    /* The payload of all messages to the receiver, in order of the plan's steps. */
+    /* The payload of all messages to the receiver, ascending by tag. */
     bool enclosed;
     const void *payload;
     uint32_t payload_bytes; /* <= PEER_ENCLOSED_MAX; 0 unless enclosed */

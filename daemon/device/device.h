@@ -38,6 +38,12 @@ enum task_kind {
     TASK_REDUCE, /* dst[i] = canonical tree over src[0..nsrc), for every i */
 };
 
+/* Some of a reduction's sources, one behind the other. */
+struct source_group {
+    uint32_t nsrc; /* >= 1 */
+    bool wide;     /* they hold accumulators */
+};
+
 /*
  * One piece of work over `count` elements. Owned by who submits it, and untouched by them, until
  * done() has run. No pointer need be aligned. For REDUCE a destination may be a source too (in
@@ -47,6 +53,7 @@ enum task_kind {
  * by T(lo,hi) = T(lo,m) op T(m,hi), m = lo + the largest power of two below hi - lo, divided by
  * `divisor` where that is not 0 (mean; floating types), and rounded once, to nearest even.
  * src_wide / dst_wide: those buffers hold accumulators instead of elements of `dtype`.
+ * Sources in groups: each group is combined by itself, by T over its sources; then T over groups.
  */
 struct task {
     enum task_kind kind;
@@ -54,7 +61,9 @@ struct task {
     enum operator_id op; /* REDUCE; MEAN is SUM with a divisor */
     uint32_t divisor;
     bool src_wide, dst_wide;
-    bool small; /* run at once on the caller's thread: not worth a wake-up */
+    const struct source_group *groups; /* REDUCE: of all sources in order, instead of src_wide */
+    uint32_t ngroups;                  /* 0: all sources are one group */
+    bool small;                        /* run at once on the caller's thread: not worth a wake-up */
     uint32_t nsrc, ndst;
     void **src, **dst;
     uint64_t count;

@@ -6,34 +6,38 @@
 
 static unsigned installed;
 static struct sigaction previous;
-static _Thread_local const struct task *volatile current;
+static _Thread_local const struct fault_area *volatile current;
 
-/* The fences keep the task's own accesses between the two, should the compiler see all of it. */
-void fault_enter(const struct task *task)
+/* The fences keep the thread's own accesses between the two, should the compiler see all of it. */
+const struct fault_area *fault_enter(const struct fault_area *areas)
 {
-    current = task;
+    const struct fault_area *before = current;
+
+    current = areas;
     atomic_signal_fence(memory_order_seq_cst);
+    return before;
 }
 
-void fault_leave(void)
+void fault_leave(const struct fault_area *before)
 {
     atomic_signal_fence(memory_order_seq_cst);
-    current = NULL;
+    current = before;
 }
 
-bool fault_found(const struct task *task)
+bool fault_found(const struct fault_area *area)
 {
-    for (uint32_t i = 0; i < task->nmappings; i++)
-        if (atomic_load(&task->mappings[i]->fault))
+    for (uint32_t i = 0; i < area->nmappings; i++)
+        if (atomic_load(&area->mappings[i]->fault))
             return true;
     return false;
 }
 
-static struct mapping *fault_mapping(const struct task *task, uintptr_t address)
+static struct mapping *fault_mapping(uintptr_t address)
 {
-    for (uint32_t i = 0; i < task->nmappings; i++)
-        if (address - (uintptr_t)task->mappings[i]->base < task->mappings[i]->bytes)
-            return task->mappings[i];
+    for (const struct fault_area *area = current; area; area = area->next)
+        for (uint32_t i = 0; i < area->nmappings; i++)
+            if (address - (uintptr_t)area->mappings[i]->base < area->mappings[i]->bytes)
+                return area->mappings[i];
     return NULL;
 }
 
@@ -43,8 +47,7 @@ static struct mapping *fault_mapping(const struct task *task, uintptr_t address)
  */
 static bool fault_repair(uintptr_t address)
 {
-    const struct task *task = current;
-    struct mapping *m = task ? fault_mapping(task, address) : NULL;
+    struct mapping *m = fault_mapping(address);
 
     if (!m)
         return false;

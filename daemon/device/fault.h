@@ -1,8 +1,8 @@
 /*
  * Memory that is not there. A client can make its file shorter, or its machine's memory run out,
  * and the next touch raises SIGBUS in whoever touches it. Between fault_enter() and fault_leave()
- * that ends the task and nothing else: the whole mapping is replaced by zero pages, and `fault`
- * set.
+ * that ends the work on that memory and nothing else: the whole mapping is replaced by zero pages,
+ * and `fault` set.
  */
 #ifndef DAEMON_DEVICE_FAULT_H
 #define DAEMON_DEVICE_FAULT_H
@@ -16,11 +16,26 @@
 int fault_install(void);
 void fault_uninstall(void);
 
-/* What this thread does until fault_leave() is done for `task`. Does not nest. */
-void fault_enter(const struct task *task);
-void fault_leave(void);
+/* Memory that a thread may touch. */
+struct fault_area {
+    struct mapping *const *mappings;
+    uint32_t nmappings;
+    struct fault_area *next; /* and this; NULL: that is all */
+};
 
-/* Has a mapping of the task lost its contents, now or before? */
-bool fault_found(const struct task *task);
+/*
+ * What this thread may touch until fault_leave(), all of the chain, which may change meanwhile.
+ * Returns what to leave with: what was in force before is again then, and not in between.
+ */
+const struct fault_area *fault_enter(const struct fault_area *areas);
+void fault_leave(const struct fault_area *before);
+
+/* Has a mapping of this one area lost its contents, now or before? */
+bool fault_found(const struct fault_area *area);
+
+static inline struct fault_area fault_area_of(const struct task *task)
+{
+    return (struct fault_area){ .mappings = task->mappings, .nmappings = task->nmappings };
+}
 
 #endif

@@ -32,8 +32,11 @@ static struct host *host_of(struct device *device)
 static uint64_t host_touched(const struct task *t)
 {
     const struct dtype *type = dtype_get(t->dtype), *acc = dtype_get(type->accumulator);
+    uint64_t wide = t->ngroups == 0 && t->src_wide ? t->nsrc : 0;
 
-    return (uint64_t)t->nsrc * (t->src_wide ? acc : type)->width +
+    for (uint32_t i = 0; i < t->ngroups; i++)
+        wide += t->groups[i].wide ? t->groups[i].nsrc : 0;
+    return (t->nsrc - wide) * type->width + wide * acc->width +
            (uint64_t)t->ndst * (t->dst_wide ? acc : type)->width;
 }
 
@@ -102,6 +105,8 @@ static void host_reduce(const struct task *t, uint64_t first, uint64_t count)
         .divisor = t->divisor,
         .src_wide = t->src_wide,
         .dst_wide = t->dst_wide,
+        .groups = t->groups,
+        .ngroups = t->ngroups,
         .stream = host_streams(t),
     });
 }
@@ -109,13 +114,14 @@ static void host_reduce(const struct task *t, uint64_t first, uint64_t count)
 /* On workers, or on the loop thread for small tasks. */
 static int host_run(const struct task *t, uint64_t first, uint64_t count)
 {
-    fault_enter(t);
+    const struct fault_area area = fault_area_of(t), *before = fault_enter(&area);
+
     if (t->kind == TASK_COPY)
         host_copy(t, first, count);
     else
         host_reduce(t, first, count);
-    fault_leave();
-    return fault_found(t) ? -EFAULT : 0;
+    fault_leave(before);
+    return fault_found(&area) ? -EFAULT : 0;
 }
 
 static uint64_t host_block(const struct task *t)
@@ -136,10 +142,11 @@ static enum workers_use host_use_of_workers(const struct task *t)
 
 static int host_submit(struct device *device, struct task *task)
 {
+    const struct fault_area area = fault_area_of(task);
     struct host *h = host_of(device);
 
     assert(task->kind == TASK_COPY || h->kernels->reduce[task->dtype][task->op]);
-    if (fault_found(task))
+    if (fault_found(&area))
         return -EFAULT;
 
     task->private = h;

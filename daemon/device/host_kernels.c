@@ -11,11 +11,13 @@
  */
 #define GROUP_MIN 4u
 #define GROUP_MAX 8u   /* sources combined in registers, at most */
-#define DEPTH     11u  /* partial results over groups that may wait at once */
-#define BLOCK     512u /* elements of a partial result over groups: stays in cache */
+#define DEPTH     24u  /* partial results that may wait at once */
+#define BLOCK     512u /* elements of a partial result: stays in cache */
 #define OUTLINE   static __attribute__((noinline))
 
-_Static_assert(RANKS_MAX / GROUP_MIN <= 1u << (DEPTH - 1), "a rank's partial result has a place");
+/* Of as many groups, and of the last one's sources, one for each bit of their number. */
+_Static_assert(1ull * RANKS_MAX * RANKS_MAX / GROUP_MIN <= 1ull << (DEPTH - 2),
+               "a partial result has a place");
 
 INLINE bool is_narrow(enum dtype_id type)
 {
@@ -378,28 +380,38 @@ OUTLINE void reduce_tail(kernel_fn kernel, const struct kernel_args *args, unsig
     spread(args, first * to, out, count * to);
 }
 
-/* The canonical tree over `n` sources from `group` on, into `block`: accumulators, not rounded. */
-static void reduce_group(kernel_fn kernel, const struct kernel_args *args, const void *const *group,
-                         uint32_t n, unsigned from, void *block)
+/* Partial results over some sources: accumulators, not rounded. The last are combined first. */
+struct stack {
+    _Alignas(64) uint8_t block[DEPTH][BLOCK * sizeof(double)];
+    unsigned top;
+};
+
+/* The canonical tree over `n` sources from `src` on, as a block of its own. */
+static void push_tree(kernel_fn kernel, const struct kernel_args *args, const void *const *src,
+                      uint32_t n, bool wide, unsigned from, struct stack *stack)
 {
-    const void *src[GROUP_MAX];
+    const void *here[GROUP_MAX];
+    void *block = stack->block[stack->top++];
 
     for (uint32_t i = 0; i < n; i++)
-        src[i] = (const uint8_t *)group[i] + args->first * from;
+        here[i] = (const uint8_t *)src[i] + args->first * from;
     kernel(&(struct kernel_args){
-        .src = src,
+        .src = here,
         .dst = &block,
         .nsrc = n,
         .ndst = 1,
         .count = args->count,
-        .src_wide = args->src_wide,
+        .src_wide = wide,
         .dst_wide = true,
     });
 }
 
-/* left = left op right, both blocks of accumulators */
-static void combine_blocks(kernel_fn kernel, void *left, const void *right, uint64_t count)
+/* The two last blocks become one: left op right. */
+static void combine_last(kernel_fn kernel, struct stack *stack, uint64_t count)
 {
+    void *left = stack->block[stack->top - 2], *right = stack->block[stack->top - 1];
+
+    stack->top--;
     kernel(&(struct kernel_args){
         .src = (const void *[]){ left, right },
         .dst = &left,
@@ -411,28 +423,58 @@ static void combine_blocks(kernel_fn kernel, void *left, const void *right, uint
     });
 }
 
-/*
- * More sources than a group: the tree over groups is the tree over sources, since a split of more
- * than `group` sources, a power of two, falls on a multiple of it. Partial results wait on a stack,
- * one for each bit that is set in the number of groups so far: adding one carries.
- */
-static void reduce_block(kernel_fn kernel, const struct kernel_args *args, unsigned group,
-                         unsigned from, unsigned to)
+/* What the i-th of a row of blocks completes: one for each bit that is set below the lowest that is
+ * not, since the tree splits at powers of two. */
+static void carry(kernel_fn kernel, struct stack *stack, uint32_t i, uint64_t count)
 {
-    _Alignas(64) uint8_t stack[DEPTH][BLOCK * sizeof(double)];
-    _Alignas(64) uint8_t result[BLOCK * sizeof(double)];
-    unsigned top = 0;
+    for (; i & 1; i >>= 1)
+        combine_last(kernel, stack, count);
+}
 
-    for (uint32_t i = 0; i < args->nsrc; i += group) {
-        reduce_group(kernel, args, args->src + i, MIN(args->nsrc - i, group), from, stack[top++]);
-        for (uint32_t carry = i / group; carry & 1; carry >>= 1, top--)
-            combine_blocks(kernel, stack[top - 2], stack[top - 1], args->count);
+/*
+ * More sources than one loop combines: the tree over what the loop does is the tree over sources,
+ * since a split of more than `most` sources, a power of two, falls on a multiple of it.
+ */
+static void push_group(kernel_fn kernel, const struct kernel_args *args, const void *const *src,
+                       const struct source_group *g, unsigned most, unsigned from,
+                       struct stack *stack)
+{
+    const unsigned base = stack->top;
+
+    for (uint32_t i = 0; i < g->nsrc; i += most) {
+        push_tree(kernel, args, src + i, MIN(g->nsrc - i, most), g->wide, from, stack);
+        carry(kernel, stack, i / most, args->count);
     }
-    for (; top > 1; top--)
-        combine_blocks(kernel, stack[top - 2], stack[top - 1], args->count);
+    while (stack->top > base + 1)
+        combine_last(kernel, stack, args->count);
+}
+
+/* Bytes that an element, and an accumulator, has in memory. */
+struct widths {
+    unsigned narrow, wide;
+};
+
+static void reduce_block(kernel_fn kernel, const struct kernel_args *args, unsigned most,
+                         struct widths widths)
+{
+    const struct source_group all = { args->nsrc, args->src_wide };
+    const struct source_group *groups = args->ngroups ? args->groups : &all;
+    const unsigned to = args->dst_wide ? widths.wide : widths.narrow;
+    const void *const *src = args->src;
+    _Alignas(64) uint8_t result[BLOCK * sizeof(double)];
+    struct stack stack;
+
+    stack.top = 0;
+    for (uint32_t i = 0; i < MAX(args->ngroups, 1); src += groups[i++].nsrc) {
+        push_group(kernel, args, src, &groups[i], most,
+                   groups[i].wide ? widths.wide : widths.narrow, &stack);
+        carry(kernel, &stack, i, args->count);
+    }
+    while (stack.top > 1)
+        combine_last(kernel, &stack, args->count);
 
     kernel(&(struct kernel_args){
-        .src = (const void *[]){ stack[0] },
+        .src = (const void *[]){ stack.block[0] },
         .dst = (void *[]){ result },
         .nsrc = 1,
         .ndst = 1,
@@ -444,15 +486,15 @@ static void reduce_block(kernel_fn kernel, const struct kernel_args *args, unsig
     spread(args, args->first * to, result, args->count * to);
 }
 
-OUTLINE void reduce_blocks(kernel_fn kernel, const struct kernel_args *args, unsigned group,
-                           unsigned from, unsigned to)
+OUTLINE void reduce_blocks(kernel_fn kernel, const struct kernel_args *args, unsigned most,
+                           struct widths widths)
 {
     struct kernel_args block = *args;
 
     for (uint64_t done = 0; done < args->count; done += BLOCK) {
         block.first = args->first + done;
         block.count = MIN(args->count - done, BLOCK);
-        reduce_block(kernel, &block, group, from, to);
+        reduce_block(kernel, &block, most, widths);
     }
 }
 
@@ -465,8 +507,9 @@ INLINE void reduce(enum dtype_id type, enum operator_id op, kernel_fn self,
     const unsigned from = stride_of(type, args->src_wide), to = stride_of(type, args->dst_wide);
     const uint64_t whole = args->count - args->count % strip_of(type);
 
-    if (args->nsrc > group_of(type, op)) {
-        reduce_blocks(self, args, group_of(type, op), from, to);
+    if (args->nsrc > group_of(type, op) || args->ngroups) {
+        reduce_blocks(self, args, group_of(type, op),
+                      (struct widths){ stride_of(type, false), stride_of(type, true) });
         return;
     }
 

@@ -5,7 +5,7 @@
 #ifndef DAEMON_DEVICE_HOST_KERNELS_H
 #define DAEMON_DEVICE_HOST_KERNELS_H
 
-#include "shared/collective.h"
+#include "daemon/device/device.h"
 
 /*
  * Reduces `count` elements (any count, also 0) of `nsrc` >= 1 sources in the canonical tree order
@@ -19,6 +19,8 @@ struct kernel_args {
     uint64_t first, count;
     uint32_t divisor; /* 0: none */
     bool src_wide, dst_wide;
+    const struct source_group *groups; /* as struct task */
+    uint32_t ngroups;
     bool stream; /* past the caches where that can be done; the same bytes */
 };
 

@@ -1,18 +1,23 @@
 /*
- * The engine: makes runs happen, one device, in a fair order: each turn gives every run its share.
- * Loop thread only; never blocks. Small steps run at once on the loop thread, and the device may
- * use it for larger ones, but no turn does more than a bounded amount of either.
+ * The engine: makes runs happen, one device and one transport, in a fair order: each turn gives
+ * every run its share. Loop thread only; never blocks. Small steps run at once on the loop thread,
+ * and the device may use it for larger ones, but no turn does more than a bounded amount of either.
  */
 #ifndef DAEMON_EXEC_ENGINE_H
 #define DAEMON_EXEC_ENGINE_H
 
 #include "daemon/device/device.h"
 #include "daemon/exec/run.h"
+#include "daemon/exec/staging.h"
 
 struct engine;
 
-/* `device` stays the caller's and must outlive the engine. */
-int engine_new(struct device *device, struct engine **ret);
+/*
+ * All stay the caller's and must outlive the engine. `transport` and `staging` may be NULL: runs
+ * have no network then. The transport is polled by the engine alone. Return: 0 or -errno.
+ */
+int engine_new(struct device *device, struct transport *transport, struct staging *staging,
+               struct engine **ret);
 /* No run may be active. Returns NULL. */
 struct engine *engine_free(struct engine *engine);
 
@@ -20,27 +25,40 @@ struct engine *engine_free(struct engine *engine);
 
 /*
  * Starts a run. Return: 0, it is over already (run_result() says how; done() does not run), or
- * ENGINE_PENDING: the run is the engine's until its done().
+ * ENGINE_PENDING: the run is the engine's until its done(). One that is held is over only where it
+ * has failed.
  */
 int engine_submit(struct engine *engine, struct run *run);
 
-/* Issues what a pending run's windows allow by now. Return: 0, it is over now (done() does not run),
- * or ENGINE_PENDING. Not from within done() or progress(). */
+/*
+ * Lets a held run go on: all have agreed. `letters`: NULL, all messages are the transport's; else
+ * one for each node, which must stay, with their bytes, until the run is done. Once.
+ * Return: 0, it is over now (done() does not run), or ENGINE_PENDING. Not from within done() or
+ * progress().
+ */
+int engine_release(struct engine *engine, struct run *run, const struct run_letter *letters);
+
+/* Issues what a pending run's windows allow by now. Return: 0, it is over now (done() does not
+ * run), or ENGINE_PENDING. Not from within done() or progress(). */
 int engine_resume(struct engine *engine, struct run *run);
 
 /* Stops a pending run. Return: 0, it is over now (done() does not run), or ENGINE_PENDING. */
 int engine_cancel(struct engine *engine, struct run *run);
 
-/* Collects what the device finished and issues more. Call when engine_fd() is readable, and again
- * as long as it returns ENGINE_PENDING, letting the loop take a turn in between. */
+/* Collects what the device and the network finished and issues more. Call when engine_fd() or
+ * engine_transport_fd() is readable, and again as long as it returns ENGINE_PENDING, letting the
+ * loop take a turn in between. */
 int engine_poll(struct engine *engine);
 
-/* Whether engine_poll() has something to do without waiting for the descriptor. */
+/* Whether engine_poll() has something to do without waiting for a descriptor. May become so outside
+ * of engine_poll(), when a peer or a run goes. */
 bool engine_wants_turn(const struct engine *engine);
 
 /* Whether the last run that was submitted was too much to be done at once. */
 bool engine_works(const struct engine *engine);
 
 int engine_fd(const struct engine *engine);
+/* -1 without a transport. */
+int engine_transport_fd(const struct engine *engine);
 
 #endif

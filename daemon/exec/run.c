@@ -1,14 +1,14 @@
 #include "daemon/exec/run.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* An operation that touches no more than this runs at once: a wake-up costs more than the work. */
-#define SMALL_RUN_BYTES (1024u * 1024)
-
-/* So does a step of a larger one that is not worth handing over. */
-#define SMALL_STEP_BYTES (64u * 1024)
+#include "daemon/exec/bind.h"
+#include "daemon/exec/messages.h"
+#include "daemon/exec/units.h"
+#include "daemon/plan/price.h"
 
 /* What issuing a step costs besides its bytes, in bytes that could have been moved meanwhile. */
 #define STEP_COST_BYTES 4096u
@@ -16,68 +16,10 @@
 /* Tasks of one run that the device may hold; enough to keep its workers busy. */
 #define TASKS_MAX 16u
 
-enum step_state { STEP_WAITING, STEP_ISSUED, STEP_DONE };
+/* Partials stand on such a boundary, behind scratch. */
+#define STAGING_ALIGN 64u
 
-/* A chunk in flight; for the exchanges, one source's part of a round. */
-struct slot {
-    const struct plan *plan;
-    struct plan own; /* the exchanges emit here */
-    uint64_t first;  /* element that the chunk starts at */
-    uint32_t remaining;
-    uint32_t lowest;        /* no step below it is waiting */
-    uint8_t *state;         /* [nsteps] enum step_state */
-    uint32_t *turn;         /* [nchannels] the step whose turn it is */
-    uint32_t nstate, nturn; /* room */
-};
-
-struct run_task {
-    struct task task;
-    struct run *run;
-    struct slot *slot;
-    uint32_t step;
-    struct list link; // run::tasks, while free
-    void *pointers[]; // sources, then destinations
-};
-
-struct run {
-    struct run_spec spec;
-    struct list link; // engine::runs
-    uint32_t nparts;  /* room */
-    uint32_t depth;
-    uint32_t width; /* bytes an element */
-    struct run_memory memory;
-
-    /* Units are issued in order, `depth` at most at once; unit u lives in slot u % depth. */
-    uint64_t units, opened, complete;
-    uint32_t units_per_chunk;
-    struct slot *slots;
-
-    struct list tasks; /* free ones */
-    uint32_t ntasks;
-    uint32_t in_flight;
-    atomic_bool cancel;
-    int result;
-};
-
-static bool run_stopped(const struct run *run)
-{
-    return atomic_load_explicit(&run->cancel, memory_order_relaxed);
-}
-
-static int emit_exchange(const struct run *run, struct plan *plan, uint64_t round, uint32_t source)
-{
-    const struct run_spec *s = &run->spec;
-    struct plan_args args = { .kind = s->d->kind,
-                              .nranks = s->nparts,
-                              .exchange = s->exchange,
-                              .source = source,
-                              .round = round,
-                              .rows = s->chunking.length };
-
-    if (!shape_row_count(&s->d->shape, &args.row_elements))
-        return -EOVERFLOW;
-    return s->algorithm->emit(plan, &args);
-}
+/* ---- one run for many operations */
 
 int run_memory_init(struct run_memory *m, uint32_t nparts)
 {
@@ -101,10 +43,8 @@ void run_memory_fini(struct run_memory *m)
 
 static int add_tasks(struct run *run, uint32_t ntasks)
 {
-    size_t pointers = 2 * (size_t)run->nparts;
-
     for (; run->ntasks < ntasks; run->ntasks++) {
-        struct run_task *t = calloc(1, sizeof(*t) + pointers * sizeof(void *));
+        struct run_task *t = calloc(1, sizeof(*t));
 
         if (!t)
             return -ENOMEM;
@@ -124,6 +64,8 @@ int run_new(uint32_t nparts, uint32_t depth, struct run **ret)
     run->depth = depth;
     list_init(&run->link);
     list_init(&run->tasks);
+    list_init(&run->messages);
+    list_init(&run->under_way);
     run->slots = calloc(depth, sizeof(*run->slots));
     if (!run->slots || run_memory_init(&run->memory, nparts) < 0) {
         run_free(run);
@@ -135,6 +77,13 @@ int run_new(uint32_t nparts, uint32_t depth, struct run **ret)
     return 0;
 }
 
+static void task_free(struct run_task *t)
+{
+    free(t->pointers);
+    free(t->groups);
+    free(t);
+}
+
 struct run *run_free(struct run *run)
 {
     struct run_task *t, *tmp;
@@ -142,8 +91,10 @@ struct run *run_free(struct run *run)
     if (!run)
         return NULL;
     list_for_each_safe(t, tmp, &run->tasks, link)
-        free(t);
+        task_free(t);
+    messages_fini(run);
     for (uint32_t i = 0; run->slots && i < run->depth; i++) {
+        assert(!run->slots[i].staging);
         plan_fini(&run->slots[i].own);
         free(run->slots[i].state);
         free(run->slots[i].turn);
@@ -161,17 +112,36 @@ struct run_memory *run_memory(struct run *run)
 
 int run_prepare(struct run *run, const struct run_spec *spec)
 {
-    uint64_t steps = spec->exchange ? spec->nparts : spec->full->nsteps;
+    const uint64_t steps = spec->exchange ? spec->nparts : spec->full->nsteps;
+    int r;
 
+    assert(spec->depth >= 1 && spec->depth <= run->depth);
     run->spec = *spec;
     run->width = dtype_get(spec->d->dtype)->width;
-    run->units_per_chunk = spec->exchange ? spec->nparts : 1;
+    run->wide = run->width * price_wide(spec->d->op, spec->d->dtype);
+    run->area = (struct fault_area){ .mappings = spec->memory->mappings,
+                                     .nmappings = spec->memory->nmappings };
     run->opened = run->complete = 0;
+    run->held = spec->start != RUN_AT_ONCE;
+    run->letters = NULL;
+    run->planned_bytes = run->bytes = run->peak_bytes = 0;
+    run->cancelled = false;
     run->result = 0;
     atomic_store_explicit(&run->cancel, false, memory_order_relaxed);
-    if (!mul_u64(spec->chunking.chunks, run->units_per_chunk, &run->units))
-        return -EOVERFLOW;
+    for (uint32_t i = 0; i < run->depth; i++)
+        run->slots[i].planned = false;
+    r = units_count(run);
+    if (r == 0)
+        r = messages_prepare(run);
+    if (r < 0)
+        return r;
     return add_tasks(run, (uint32_t)MIN(steps * MIN(run->depth, run->units), TASKS_MAX));
+}
+
+uint64_t run_chunks_done(const struct run *run)
+{
+    return run->complete == run->units ? run->spec.chunking.chunks
+                                       : run->complete / run->units_per_chunk;
 }
 
 void *run_owner(const struct run *run)
@@ -179,10 +149,12 @@ void *run_owner(const struct run *run)
     return run->spec.owner;
 }
 
-uint64_t run_chunks_done(const struct run *run)
+uint64_t run_peak_bytes(const struct run *run)
 {
-    return run->complete / run->units_per_chunk;
+    return run->peak_bytes;
 }
+
+/* ---- slots */
 
 static int slot_reserve(struct slot *s, const struct plan *plan)
 {
@@ -205,71 +177,138 @@ static int slot_reserve(struct slot *s, const struct plan *plan)
     return 0;
 }
 
-/* Whether all windows have come as far as the next unit, a chunk. */
+/* Whether all windows have come as far as the next unit. */
 static bool next_is_staged(const struct run *run)
 {
     const struct run_memory *m = run->spec.memory;
-    const struct chunking *c = &run->spec.chunking;
-    const uint64_t end = chunk_first(c, run->opened) + chunk_count(c, run->opened);
 
     for (uint32_t part = 0; m->nstages && part < run->spec.nparts; part++)
-        if (m->stages[part] && run_stage_holds(m->stages[part], end))
+        if (m->stages[part] && run_stage_holds(m->stages[part], unit_end(run, run->opened)))
             return false;
     return true;
 }
 
-static int open_unit(struct run *run)
+/* Whether the unit is within the budget beside those that are open; alone it always is. */
+static bool fits_budget(const struct run *run, const struct slot *s)
 {
-    const struct run_spec *spec = &run->spec;
-    uint64_t unit = run->opened, chunk = unit / run->units_per_chunk;
-    struct slot *s = &run->slots[unit % run->depth];
-    int r;
+    const uint64_t budget = run->spec.budget_bytes;
 
-    if (spec->exchange) {
-        plan_clear(&s->own);
-        r = emit_exchange(run, &s->own, chunk, (uint32_t)(unit % run->units_per_chunk));
-        if (r < 0)
-            return r;
-        s->plan = &s->own;
-        s->first = 0; /* an exchange's spans count from the first row */
-    } else {
-        s->plan = chunk + 1 == spec->chunking.chunks ? spec->tail : spec->full;
-        s->first = chunk_first(&spec->chunking, chunk);
-    }
+    return run->opened == run->complete ||
+           (run->planned_bytes <= budget && s->planned_bytes <= budget - run->planned_bytes);
+}
 
-    r = slot_reserve(s, s->plan);
-    if (r < 0)
-        return r;
+/* Return: 0, OPEN_LATER or -ENOMEM. */
+#define OPEN_LATER 1
+
+static int slot_stage(struct run *run, struct slot *s)
+{
+    const uint64_t scratch = s->plan->scratch * run->width;
+    const uint64_t before = div_up_u64(scratch, STAGING_ALIGN) * STAGING_ALIGN;
+    const uint64_t partials = s->plan->partials * run->wide;
+    const bool spare = run->opened > run->complete;
+
+    s->staged_bytes = scratch + partials;
+    if (s->staged_bytes == 0)
+        return 0;
+    s->staging = staging_take(run->means->staging, before + partials, spare);
+    if (!s->staging)
+        return spare ? OPEN_LATER : -ENOMEM;
+    s->scratch = s->staging->memory;
+    s->partials = s->scratch + before;
+    return 0;
+}
+
+static void slot_unstage(struct run *run, struct slot *s)
+{
+    if (s->staging)
+        s->staging = staging_give(run->means->staging, s->staging);
+}
+
+static void slot_open(struct slot *s)
+{
     if (s->plan->nsteps)
         memset(s->state, STEP_WAITING, s->plan->nsteps);
     for (uint32_t i = s->plan->nsteps; i-- > 0;)
         s->turn[s->plan->steps[i].channel] = i;
     s->remaining = s->plan->nsteps;
-    s->lowest = 0;
+    s->lowest = s->undone = 0;
+}
+
+/* Opens the next unit. Return: 0, OPEN_LATER, or -errno. */
+static int open_unit(struct run *run)
+{
+    struct slot *s;
+    int r;
+
+    r = unit_plan(run, run->opened, &s);
+    if (r == 0 && !fits_budget(run, s))
+        r = OPEN_LATER;
+    if (r == 0)
+        r = slot_reserve(s, s->plan);
+    if (r == 0)
+        r = slot_stage(run, s);
+    if (r != 0)
+        return r;
+    slot_open(s);
+    s->planned = false;
+    run->planned_bytes += s->planned_bytes;
+    run_count(run, s->staged_bytes);
     run->opened++;
     return 0;
 }
 
-/* Counts the units at the front that are complete, and tells of every whole chunk among them. */
+static void close_unit(struct run *run, struct slot *s)
+{
+    slot_unstage(run, s);
+    run_uncount(run, s->staged_bytes);
+    run->planned_bytes -= s->planned_bytes;
+    run->complete++;
+}
+
+/* Closes the units at the front that are complete, and tells of every whole chunk among them. */
 static void close_units(struct run *run)
 {
-    uint64_t before = run_chunks_done(run);
+    const uint64_t before = run_chunks_done(run);
 
-    while (run->complete < run->opened && run->slots[run->complete % run->depth].remaining == 0)
-        run->complete++;
+    while (!run->held && run->complete < run->opened &&
+           run->slots[run->complete % run->depth].remaining == 0)
+        close_unit(run, &run->slots[run->complete % run->depth]);
     if (run_chunks_done(run) > before)
         run->spec.progress(run, run_chunks_done(run));
 }
 
-static bool step_ready(const struct slot *s, uint32_t i)
+/* ---- steps */
+
+/* What a held run leaves for later. */
+static bool step_is_held(const struct run *run, const struct plan *p, const struct step *step)
+{
+    if (step_is_message(step))
+        return !messages_may_collect(run, step);
+    return step_writes_out(p, step);
+}
+
+static bool all_done_before(struct slot *s, uint32_t i)
+{
+    while (s->undone < i && s->state[s->undone] == STEP_DONE)
+        s->undone++;
+    return s->undone >= i;
+}
+
+static bool step_ready(const struct run *run, struct slot *s, uint32_t i)
 {
     const struct step *step = &s->plan->steps[i];
 
-    return s->state[i] == STEP_WAITING && s->turn[step->channel] == i &&
-           (step->after == STEP_NONE || s->state[step->after] == STEP_DONE);
+    if (s->state[i] != STEP_WAITING || s->turn[step->channel] != i)
+        return false;
+    if (run->held && step_is_held(run, s->plan, step))
+        return false;
+    if (step->after == STEP_ALL)
+        return all_done_before(s, i);
+    return step->after == STEP_NONE || s->state[step->after] == STEP_DONE;
 }
 
-static bool find_step(struct run *run, struct slot **ret_slot, uint32_t *ret_step)
+static bool find_step(const struct run *run, bool message, struct slot **ret_slot,
+                      uint32_t *ret_step)
 {
     for (uint64_t u = run->complete; u < run->opened; u++) {
         struct slot *s = &run->slots[u % run->depth];
@@ -277,7 +316,7 @@ static bool find_step(struct run *run, struct slot **ret_slot, uint32_t *ret_ste
         while (s->lowest < s->plan->nsteps && s->state[s->lowest] != STEP_WAITING)
             s->lowest++;
         for (uint32_t i = s->lowest; i < s->plan->nsteps; i++) {
-            if (step_ready(s, i)) {
+            if (step_is_message(&s->plan->steps[i]) == message && step_ready(run, s, i)) {
                 *ret_slot = s;
                 *ret_step = i;
                 return true;
@@ -287,13 +326,13 @@ static bool find_step(struct run *run, struct slot **ret_slot, uint32_t *ret_ste
     return false;
 }
 
-static void step_done(struct slot *s, uint32_t i)
+void run_step_done(struct run *run, struct slot *s, uint32_t i)
 {
     const struct plan *p = s->plan;
 
     s->state[i] = STEP_DONE;
     s->remaining--;
-    if (p->nchannels < p->nsteps) {
+    if (run->spec.network) { /* on one node every step has a channel of its own */
         uint32_t next = i + 1;
 
         while (next < p->nsteps && p->steps[next].channel != p->steps[i].channel)
@@ -301,82 +340,10 @@ static void step_done(struct slot *s, uint32_t i)
         if (next < p->nsteps)
             s->turn[p->steps[i].channel] = next;
     }
+    close_units(run);
 }
 
-/* Where an element of a part is from the first byte of its buffer. */
-static uint64_t place_of(const struct run *run, enum buffer buffer, uint32_t part, uint64_t element)
-{
-    const struct run_stage *s = run->spec.memory->stages[part];
-    const uint64_t window = !s ? 0 : buffer == BUFFER_IN ? s->in_window : s->out_window;
-
-    return (window ? element % window : element) * run->width;
-}
-
-static uint32_t bind_spans(const struct run *run, const struct slot *s, const struct span *spans,
-                           uint32_t nspans, void **ret)
-{
-    const struct run_memory *m = run->spec.memory;
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < nspans; i++) {
-        void *const *base = spans[i].buffer == BUFFER_IN ? m->in : m->out;
-        const uint64_t element = s->first + spans[i].offset;
-        const bool each = spans[i].rank == SPAN_EACH;
-        const uint32_t end = each ? run->spec.nparts : spans[i].rank + 1;
-
-        for (uint32_t rank = each ? 0 : spans[i].rank; rank < end; rank++)
-            ret[n++] = (char *)base[rank] + place_of(run, spans[i].buffer, rank, element);
-    }
-    return n;
-}
-
-static void task_done(struct task *task, int r);
-
-static uint64_t touched_bytes(const struct run *run, const struct task *t)
-{
-    return t->count * run->width * (t->nsrc + t->ndst);
-}
-
-/* Windows let a unit pass at a time, however many there are. */
-static uint64_t units_at_once(const struct run *run)
-{
-    return run->spec.memory->nstages ? 1 : MIN(run->units, UINT32_MAX);
-}
-
-static void bind_task(struct run *run, struct slot *s, uint32_t index, struct run_task *t)
-{
-    const struct step *step = &s->plan->steps[index];
-    const struct span *spans = &s->plan->spans[step->first_span];
-    const struct descriptor *d = run->spec.d;
-    bool mean = d->op == OPERATOR_MEAN;
-
-    t->slot = s;
-    t->step = index;
-    t->task = (struct task){
-        .kind = step->kind == STEP_REDUCE ? TASK_REDUCE : TASK_COPY,
-        .dtype = d->dtype,
-        .op = mean ? OPERATOR_SUM : d->op,
-        .divisor = mean ? run->spec.nparts : 0,
-        .count = spans[0].count,
-        .ntasks = units_at_once(run) * s->plan->nsteps,
-        .cancel = &run->cancel,
-        .mappings = run->spec.memory->mappings,
-        .nmappings = run->spec.memory->nmappings,
-        .done = task_done,
-        .owner = t,
-    };
-    t->task.src = t->pointers;
-    t->task.nsrc = bind_spans(run, s, spans, step->nsrc, t->task.src);
-    t->task.dst = t->pointers + t->task.nsrc;
-    t->task.ndst = bind_spans(run, s, spans + step->nsrc, step->ndst, t->task.dst);
-    /* One rank alone: its reduction is its input, bit for bit. */
-    if (t->task.kind == TASK_REDUCE && t->task.nsrc == 1)
-        t->task.kind = TASK_COPY;
-    t->task.small = touched_bytes(run, &t->task) <= SMALL_STEP_BYTES ||
-                    touched_bytes(run, &t->task) <= SMALL_RUN_BYTES / t->task.ntasks;
-}
-
-static void run_fail(struct run *run, int r)
+void run_fail(struct run *run, int r)
 {
     if (run->result == 0)
         run->result = r;
@@ -387,13 +354,11 @@ static void task_over(struct run_task *t, int r)
 {
     struct run *run = t->run;
 
-    list_append(&run->tasks, &t->link);
-    if (r < 0) {
+    list_prepend(&run->tasks, &t->link);
+    if (r < 0)
         run_fail(run, r);
-        return;
-    }
-    step_done(t->slot, t->step);
-    close_units(run);
+    else
+        run_step_done(run, t->slot, t->step);
 }
 
 static void task_done(struct task *task, int r)
@@ -404,9 +369,14 @@ static void task_done(struct task *task, int r)
     task_over(t, r);
 }
 
+/* A step, and the bytes that it moved on this thread. */
+static void charge(uint64_t *allowance_bytes, uint64_t bytes)
+{
+    *allowance_bytes -= MIN(*allowance_bytes, bytes + STEP_COST_BYTES);
+}
+
 /* Issues one step. Return: 0, RUN_WAITING for want of a task, RUN_BUSY or RUN_MORE. */
-static int issue_step(struct run *run, struct device *device, struct slot *s, uint32_t step,
-                      uint64_t *allowance_bytes)
+static int issue_step(struct run *run, struct slot *s, uint32_t step, uint64_t *allowance_bytes)
 {
     struct run_task *t;
     int r;
@@ -414,19 +384,21 @@ static int issue_step(struct run *run, struct device *device, struct slot *s, ui
     if (list_empty(&run->tasks))
         return RUN_WAITING;
     t = list_first(&run->tasks, struct run_task, link);
-    bind_task(run, s, step, t);
+    if (bind_task(run, s, step, t) < 0) {
+        run_fail(run, -ENOMEM);
+        return 0;
+    }
+    t->task.done = task_done;
     if (t->task.small) {
-        uint64_t bytes = touched_bytes(run, &t->task) + STEP_COST_BYTES;
-
         if (*allowance_bytes == 0)
             return RUN_MORE;
-        *allowance_bytes -= MIN(*allowance_bytes, bytes);
+        charge(allowance_bytes, t->touched);
     }
 
     list_remove(&t->link);
-    r = device_submit(device, &t->task);
+    r = device_submit(run->means->device, &t->task);
     if (r == DEVICE_BUSY) {
-        list_append(&run->tasks, &t->link);
+        list_prepend(&run->tasks, &t->link);
         return RUN_BUSY;
     }
     s->state[step] = STEP_ISSUED;
@@ -437,39 +409,83 @@ static int issue_step(struct run *run, struct device *device, struct slot *s, ui
     return 0;
 }
 
-int run_issue(struct run *run, struct device *device, uint64_t *allowance_bytes)
+static bool may_open(const struct run *run)
+{
+    return run->opened < run->units && run->opened - run->complete < run->spec.depth &&
+           next_is_staged(run);
+}
+
+/* Messages first: others wait for them. Return: 0, there is nothing to issue; or a condition. */
+static int issue_all(struct run *run, uint64_t *allowance_bytes)
 {
     struct slot *s;
     uint32_t step;
     int r;
 
     while (!run_stopped(run)) {
-        if (find_step(run, &s, &step)) {
-            r = issue_step(run, device, s, step, allowance_bytes);
+        if (run->spec.network && find_step(run, true, &s, &step)) {
+            if (*allowance_bytes == 0)
+                return RUN_MORE;
+            charge(allowance_bytes, messages_issue(run, s, step));
+        } else if (find_step(run, false, &s, &step)) {
+            r = issue_step(run, s, step, allowance_bytes);
             if (r > 0)
                 return r;
-        } else if (run->opened < run->units && run->opened - run->complete < run->depth &&
-                   next_is_staged(run)) {
+        } else if (may_open(run)) {
             r = open_unit(run);
+            if (r == OPEN_LATER)
+                return 0;
             if (r < 0)
                 run_fail(run, r);
             else
                 close_units(run); /* an exchange's round may have nothing to move */
         } else {
-            break;
+            return 0;
         }
     }
-    return run_ended(run) ? 0 : RUN_WAITING;
+    return 0;
+}
+
+/* Nothing touches its staging any more. */
+static void unstage_all(struct run *run)
+{
+    for (uint64_t u = run->complete; u < run->opened; u++)
+        slot_unstage(run, &run->slots[u % run->depth]);
+}
+
+int run_issue(struct run *run, struct run_means *means, uint64_t *allowance_bytes)
+{
+    int r;
+
+    run->means = means;
+    r = issue_all(run, allowance_bytes);
+    if (run_stopped(run))
+        messages_cancel(run);
+    if (!run_ended(run))
+        return r ? r : RUN_WAITING;
+    unstage_all(run);
+    assert(run->result < 0 || run->bytes == 0);
+    return 0;
+}
+
+void run_release(struct run *run, const struct run_letter *letters)
+{
+    messages_release(run, letters);
+    run->held = false;
+    close_units(run); /* what was done while it was held, and had nothing to send */
 }
 
 void run_cancel(struct run *run)
 {
     run_fail(run, -ECANCELED);
+    messages_cancel(run);
+    if (run_ended(run))
+        unstage_all(run);
 }
 
 bool run_ended(const struct run *run)
 {
-    return run->in_flight == 0 && (run_stopped(run) || run->complete == run->units);
+    return run->in_flight == 0 && (run_stopped(run) || (run->complete == run->units && !run->held));
 }
 
 int run_result(const struct run *run)
@@ -490,4 +506,9 @@ struct list *run_link(struct run *run)
 struct run *run_of_link(struct list *link)
 {
     return container_of(link, struct run, link);
+}
+
+struct fault_area *run_area(struct run *run)
+{
+    return run->spec.network ? &run->area : NULL;
 }

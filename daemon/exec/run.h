@@ -1,6 +1,7 @@
 /*
- * A run: one operation's data movement, chunk by chunk. Binds a plan's spans to memory and hands
- * its steps to the device; knows no communicator, session or clock. Loop thread only.
+ * A run: one operation's data movement on this node, piece by piece. Binds a plan's spans to
+ * memory, hands its steps to the device and its messages to the transport; knows no communicator,
+ * session or clock. Loop thread only.
  */
 #ifndef DAEMON_EXEC_RUN_H
 #define DAEMON_EXEC_RUN_H
@@ -8,14 +9,18 @@
 #include "daemon/device/device.h"
 #include "daemon/plan/chunk.h"
 #include "daemon/plan/exchange.h"
+#include "daemon/plan/placement.h"
 #include "daemon/plan/plan.h"
+#include "daemon/transport/transport.h"
 
+struct fault_area;
 struct run;
+struct staging;
 
 /*
- * How a part's tensors pass through windows (elements; 0: they do not): element i is at i modulo the
- * window, the input from when it is ready, the output until it has been taken. Windows are multiples
- * of the chunks' length.
+ * How a part's tensors pass through windows (elements; 0: they do not): element i is at i modulo
+ * the window, the input from when it is ready, the output until it has been taken. Windows are
+ * multiples of the chunks' length.
  */
 struct run_stage {
     uint64_t in_window, out_window;
@@ -31,10 +36,10 @@ static inline bool run_stage_holds(const struct run_stage *s, uint64_t end)
 
 /* The memory behind the tensors of an operation's parts. */
 struct run_memory {
-    void **in, **out;          /* [nparts]: first bytes; NULL where a part has no such tensor */
+    void **in, **out; /* [nparts]: first bytes; NULL where a part has no such tensor */
     const struct run_stage **stages; /* [nparts]; NULL: the part has no window */
     uint32_t nstages;                /* that are not NULL */
-    struct mapping **mappings; /* [nmappings], room for 2 * nparts */
+    struct mapping **mappings;       /* [nmappings], room for 2 * nparts */
     uint32_t nmappings;
 };
 
@@ -42,26 +47,61 @@ struct run_memory {
 int run_memory_init(struct run_memory *m, uint32_t nparts);
 void run_memory_fini(struct run_memory *m);
 
+/* Where an operation's other parts are, and how its messages get there. */
+struct run_network {
+    struct channel *channel;
+    struct transport_peer *const *peers; /* [nnodes]; NULL for this node */
+    /* NULL: of a pair, whose plan is one message with the other end's node. */
+    const struct placement *nodes;
+    uint32_t node;     /* this one */
+    uint64_t sequence; /* of its messages' names */
+};
+
+/* When it may begin. */
+enum run_start {
+    RUN_AT_ONCE,
+    RUN_HELD, /* until engine_release() it does only what writes no output, and no messages */
+    /* As held; and what it sends is collected before engine_submit() returns, if that can be done
+     * at once: run_enclosed(). Of runs of one unit whose plan sends first (plan_sends_first). */
+    RUN_ENCLOSING,
+};
+
 /* What to run. All that is pointed to stays the caller's and must live until the run is done. */
 struct run_spec {
     const struct descriptor *d; /* checked and agreed */
-    uint32_t nparts;            /* ranks, or 2 for a pair: source, destination */
+    /* Ranks here, ascending: part i is rank placement_rank(nodes, node, i). Of a pair always 2,
+     * source and destination: between nodes the one that is elsewhere has no memory. */
+    uint32_t nparts;
     struct chunking chunking;
-    const struct plan *full, *tail; /* of a chunk of full length, and of the last one */
+    /* Elements. Chunks are cut into pieces of it, the last of each chunk shorter, and pieces are
+     * what plans are of; chunking.length: chunks are not cut. Not for the exchanges. */
+    uint64_t piece_length;
+    /* of a whole piece; of the last one of a whole chunk; of the last one of all */
+    const struct plan *full, *last, *tail;
     /* the exchanges only, instead of plans */
     const struct algorithm *algorithm;
     const struct exchange *exchange;
     const struct run_memory *memory;
 
+    uint32_t depth; /* pieces in flight, at most; >= 1, and no more than the run was made for */
+    const struct run_network *network; /* NULL: all parts are on this node */
+    /* Of staging and messages under way: pieces are in flight as far as they fit, one always.
+     * UINT64_MAX: as many as it takes. */
+    uint64_t budget_bytes;
+    enum run_start start; /* at once where all parts are on this node */
+
     /* After each chunk (round) that is complete together with all before it. */
     void (*progress)(struct run *run, uint64_t chunks_done);
-    /* Once, when nothing of the run is in flight any more. r: 0, -ECANCELED, -EFAULT, another
-     * errno. */
+    /*
+     * Once, when nothing of the run is in flight any more, also while it is held (a step has
+     * failed). r: 0, -ECANCELED, -EFAULT, what a message failed with (-ECONNRESET: a peer is gone;
+     * -EMSGSIZE), -EPROTO: a letter of the wrong length; or another errno.
+     */
     void (*done)(struct run *run, int r);
     void *owner;
 };
 
-/* A run for operations of up to `nparts` parts, one after the other; `depth` chunks in flight at
+/* A run for operations of up to `nparts` parts, one after the other; `depth` pieces in flight at
  * most, >= 1. It keeps what room one operation needed for the next. Return: 0 or -ENOMEM. */
 int run_new(uint32_t nparts, uint32_t depth, struct run **ret);
 /* Must not be in an engine. Returns NULL; NULL is allowed. */
@@ -76,18 +116,52 @@ int run_prepare(struct run *run, const struct run_spec *spec);
 void *run_owner(const struct run *run);
 uint64_t run_chunks_done(const struct run *run);
 
-/* For the engine */
-
-/* Conditions of run_issue() */
-#define RUN_WAITING 1 /* nothing to issue until a task is done, or a window has moved on */
-#define RUN_BUSY    2 /* the device has no room */
-#define RUN_MORE    3 /* the allowance is used up, there is more to issue */
+/*
+ * The most that was staged and under way at once so far, in wire bytes: scratch and partials of the
+ * pieces in flight, and what of the messages that are not done lies in tensors, or is enclosed and
+ * not delivered. Stays readable until the next run_prepare(). Letters that come are not counted:
+ * they are the control link's.
+ */
+uint64_t run_peak_bytes(const struct run *run);
 
 /*
- * Issues steps to `device` until there is nothing to issue. Work done at once, on this thread, is
- * charged to *allowance_bytes. Return: 0, the run has ended (see run_result); or a condition.
+ * Of a run that was started RUN_ENCLOSING, before engine_release(): all that it sends to `node`,
+ * message by message, ascending by tag. NULL: it has not been collected, or not yet, or is more
+ * than the budget allows: it may be released with nothing delivered. Not NULL where there are no
+ * bytes.
  */
-int run_issue(struct run *run, struct device *device, uint64_t *allowance_bytes);
+const void *run_enclosed(const struct run *run, uint32_t node, uint32_t *ret_bytes);
+
+/* What came and went with the messages of others; one for each node. */
+struct run_letter {
+    const void *bytes; /* what that node's run had enclosed; NULL: its messages come themselves */
+    uint32_t len;
+    bool delivered; /* the caller has sent along what was enclosed for that node */
+};
+
+/* For the engine */
+
+/* Who does the work of runs. */
+struct run_means {
+    struct device *device;
+    struct staging *staging; /* NULL where there is no network */
+    bool stirred;            /* a message was done: runs have a turn due */
+};
+
+/* Conditions of run_issue() */
+#define RUN_WAITING                                                                                \
+    1 /* nothing to issue until a task or a message is done, or a window has moved on */
+#define RUN_BUSY 2 /* the device has no room */
+#define RUN_MORE 3 /* the allowance is used up, there is more to issue */
+
+/*
+ * Issues steps until there is nothing to issue. Work done at once, on this thread, is charged to
+ * *allowance_bytes. Always with the same `means`, which outlive the run.
+ * Return: 0, the run has ended (see run_result); or a condition.
+ */
+int run_issue(struct run *run, struct run_means *means, uint64_t *allowance_bytes);
+/* Lets a held run go on; run_issue() is next. `letters`: see engine_release(). */
+void run_release(struct run *run, const struct run_letter *letters);
 /* Nothing more is issued; what is in flight is told to stop. */
 void run_cancel(struct run *run);
 /* Whether nothing is in flight and nothing will be issued. */
@@ -97,5 +171,7 @@ void run_finish(struct run *run); /* runs spec.done */
 
 struct list *run_link(struct run *run); /* engine::runs */
 struct run *run_of_link(struct list *link);
+/* The client memory that its messages touch; NULL where there are none. */
+struct fault_area *run_area(struct run *run);
 
 #endif

@@ -23,8 +23,12 @@ static void list_ranks(struct placement *p, uint32_t *next)
         p->first[i + 1] += p->first[i];
         next[i] = p->first[i];
     }
-    for (uint32_t r = 0; r < p->nranks; r++)
-        p->ranks[next[p->nodes[r]]++] = r;
+    for (uint32_t r = 0; r < p->nranks; r++) {
+        const uint32_t node = p->nodes[r];
+
+        p->index[r] = next[node] - p->first[node];
+        p->ranks[next[node]++] = r;
+    }
 }
 
 int placement_new(uint32_t nranks, const uint32_t *hosts, struct placement **ret)
@@ -40,10 +44,12 @@ int placement_new(uint32_t nranks, const uint32_t *hosts, struct placement **ret
     p->first = calloc(nranks + 1, sizeof(*p->first));
     p->nodes = calloc(nranks, sizeof(*p->nodes));
     p->ranks = calloc(nranks, sizeof(*p->ranks));
+    p->index = calloc(nranks, sizeof(*p->index));
 
     uint32_t *room = calloc(nranks, sizeof(*room));
 
-    r = p->first && p->nodes && p->ranks && room ? number_nodes(p, hosts, room) : -ENOMEM;
+    r = p->first && p->nodes && p->ranks && p->index && room ? number_nodes(p, hosts, room)
+                                                             : -ENOMEM;
     if (r == 0)
         list_ranks(p, room);
     free(room);
@@ -61,6 +67,7 @@ struct placement *placement_free(struct placement *p)
     free(p->first);
     free(p->ranks);
     free(p->nodes);
+    free(p->index);
     free(p);
     return NULL;
 }

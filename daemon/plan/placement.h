@@ -10,6 +10,7 @@ struct placement {
     uint32_t *first; /* [nnodes + 1]: where a node's ranks begin in `ranks` */
     uint32_t *ranks; /* [nranks]: node by node, ascending on each */
     uint32_t *nodes; /* [nranks]: the node of a rank */
+    uint32_t *index; /* [nranks]: which of its node's ranks it is, 0 the lowest */
 };
 
 /*

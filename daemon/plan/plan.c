@@ -148,3 +148,43 @@ uint64_t plan_peak(const struct plan *p, uint32_t wide)
         n += channels_peak(p, first);
     return n;
 }
+
+bool step_writes_out(const struct plan *p, const struct step *s)
+{
+    for (uint32_t i = s->nsrc; i < s->nsrc + s->ndst; i++)
+        if (p->spans[s->first_span + i].buffer == BUFFER_OUT)
+            return true;
+    return false;
+}
+
+/* late[c]: the first step of a channel that is done, or waits for what is done, later than sends
+ * may be. */
+static bool step_is_late(const struct plan *p, const uint32_t *late, uint32_t i)
+{
+    const struct step *s = &p->steps[i];
+
+    if (s->kind == STEP_RECV || step_writes_out(p, s) || late[s->channel] < i)
+        return true;
+    if (s->after == STEP_ALL)
+        for (uint32_t c = 0; c < p->nchannels; c++)
+            if (late[c] < i)
+                return true;
+    return s->after < STEP_ALL && late[p->steps[s->after].channel] <= s->after;
+}
+
+bool plan_sends_first(const struct plan *p)
+{
+    uint32_t *late = malloc((p->nchannels + (size_t)1) * sizeof(*late));
+    bool first = late != NULL;
+
+    for (uint32_t c = 0; late && c < p->nchannels; c++)
+        late[c] = STEP_NONE;
+    for (uint32_t i = 0; first && i < p->nsteps; i++) {
+        if (!step_is_late(p, late, i))
+            continue;
+        first = p->steps[i].kind != STEP_SEND;
+        late[p->steps[i].channel] = MIN(late[p->steps[i].channel], i);
+    }
+    free(late);
+    return first;
+}

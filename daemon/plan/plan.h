@@ -110,6 +110,14 @@ static inline uint64_t span_total(const struct plan *p, const struct span *s)
  */
 uint64_t plan_peak(const struct plan *p, uint32_t wide);
 
+bool step_writes_out(const struct plan *p, const struct step *s);
+
+/*
+ * Whether all that it sends can be sent before anything is received and any OUT written: no SEND
+ * waits for a RECV, or for a step that writes an OUT. Also false without memory to find out.
+ */
+bool plan_sends_first(const struct plan *p);
+
 /* What an emitter is told about one chunk. */
 struct plan_args {
     enum collective_id kind;

@@ -34,6 +34,7 @@ void session_rings_open(struct session *s, const struct request *r, struct packe
     struct mapping *memory = NULL;
     struct client_rings *client;
     struct daemon_rings *ours;
+    const struct fault_area *before;
 
     if (!s->service->config->rings || s->rings) {
         session_refuse(s, s->rings ? "a second rings_open" : "rings_open, but rings are off");
@@ -46,12 +47,12 @@ void session_rings_open(struct session *s, const struct request *r, struct packe
     }
     client = memory->base;
     ours = (struct daemon_rings *)((char *)s->cells + daemon_rings_offset(s->nslots));
-    s->guard = (struct task){ .mappings = &s->rings, .nmappings = 1 };
+    s->guard = (struct fault_area){ .mappings = &s->rings, .nmappings = 1 };
     s->requests = (struct ring_in){ .messages = &client->requests, .state = &ours->requests };
     s->replies = (struct ring_out){ .messages = &ours->replies, .state = &client->replies };
-    fault_enter(&(struct task){ .mappings = &memory, .nmappings = 1 });
+    before = fault_enter(&(struct fault_area){ .mappings = &memory, .nmappings = 1 });
     ring_arm(&s->requests); /* before the client hears of it, by the socket one last time */
-    fault_leave();
+    fault_leave(before);
     session_reply_done(s, r->serial, &e);
     s->rings = memory;
 }
@@ -72,11 +73,12 @@ static void session_stay_awake(struct session *s, uint64_t now)
 /* Until its bell; not if there is something to take first. */
 static void session_fall_asleep(struct session *s)
 {
+    const struct fault_area *before;
     bool asleep;
 
-    fault_enter(&s->guard);
+    before = fault_enter(&s->guard);
     asleep = ring_arm(&s->requests);
-    fault_leave();
+    fault_leave(before);
     if (asleep)
         list_remove(&s->awake_link);
     else
@@ -124,12 +126,13 @@ static void session_wake_peers(const struct session *s)
 /* Return: 0, or -1 where there is none, now or any more. */
 static int session_take_request(struct session *s, struct packet *p)
 {
+    const struct fault_area *before;
     int r;
 
     p->nfds = 0;
-    fault_enter(&s->guard);
+    before = fault_enter(&s->guard);
     r = ring_take(&s->requests, p->bytes, &p->len);
-    fault_leave();
+    fault_leave(before);
     if (!rings_are_whole(s) || r == RING_EMPTY)
         return -1;
     return r < 0 ? session_refuse(s, "its ring holds what no message is") : 0;
@@ -210,14 +213,15 @@ static void session_ring(struct session *s)
 
 bool session_put_reply(struct session *s, const void *bytes, uint32_t len)
 {
+    const struct fault_area *before;
     bool put, asleep;
 
     if (!s->rings)
         return false;
-    fault_enter(&s->guard);
+    before = fault_enter(&s->guard);
     put = ring_put(&s->replies, bytes, len) == 0;
     asleep = put && ring_take_bell(&s->replies);
-    fault_leave();
+    fault_leave(before);
     if (asleep)
         session_ring(s);
     return put;

@@ -2,6 +2,7 @@
 #ifndef DAEMON_SERVER_SESSION_PRIVATE_H
 #define DAEMON_SERVER_SESSION_PRIVATE_H
 
+#include "daemon/device/fault.h"
 #include "daemon/server/session.h"
 
 enum session_state {
@@ -71,7 +72,7 @@ struct session {
 
     /* once the client has handed over its rings; they are NULL before */
     struct mapping *rings;
-    struct task guard; /* of what reads them, against memory that is not there */
+    struct fault_area guard; /* of what reads them, against memory that is not there */
     struct ring_in requests;
     struct ring_out replies;
     struct list awake_link;  // service::awake, while its ring is looked at unasked

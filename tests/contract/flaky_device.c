@@ -83,23 +83,28 @@ static void flaky_reduce(const struct task *t, uint64_t count)
         .divisor = t->divisor,
         .src_wide = t->src_wide,
         .dst_wide = t->dst_wide,
+        .groups = t->groups,
+        .ngroups = t->ngroups,
     });
 }
 
 /* Runs the first `count` elements. */
 static void flaky_run(const struct task *t, uint64_t count)
 {
-    fault_enter(t);
+    const struct fault_area area = fault_area_of(t), *before = fault_enter(&area);
+
     if (t->kind == TASK_COPY)
         flaky_copy(t, count);
     else
         flaky_reduce(t, count);
-    fault_leave();
+    fault_leave(before);
 }
 
 static int flaky_complete(struct flaky *f, const struct task *t, uint64_t number)
 {
-    if (fault_found(t))
+    const struct fault_area area = fault_area_of(t);
+
+    if (fault_found(&area))
         return -EFAULT;
     if (flaky_cancelled(t)) {
         flaky_run(t, flaky_random(f, t->count + 1));
@@ -112,7 +117,7 @@ static int flaky_complete(struct flaky *f, const struct task *t, uint64_t number
         return -f->config.fail_errno;
     }
     flaky_run(t, t->count);
-    return fault_found(t) ? -EFAULT : 0;
+    return fault_found(&area) ? -EFAULT : 0;
 }
 
 static bool flaky_may_complete(const struct flaky *f, const struct held *h)
@@ -211,9 +216,10 @@ static void flaky_unmap(struct mapping *m)
 
 static int flaky_submit(struct device *device, struct task *task)
 {
+    const struct fault_area area = fault_area_of(task);
     struct flaky *f = flaky_of(device);
 
-    if (fault_found(task))
+    if (fault_found(&area))
         return -EFAULT;
     if (flaky_chance(f, f->config.refuse_percent))
         return -ENOMEM;

@@ -473,6 +473,34 @@ TEST(accumulators_pass_from_task_to_task)
     }
 }
 
+/* (1 + 2^-7 twice, as elements) and 1 + 2^-6 as an accumulator: other trees round otherwise. */
+TEST(elements_and_accumulators_meet_in_groups)
+{
+    enum { N = 70001 };
+    static uint16_t a[N], b[N], out[N];
+    static float partial[N];
+    static const struct source_group groups[] = { { 2, false }, { 1, true } };
+
+    for_each_kind(k)
+    {
+        struct device *d = open_kind(&k);
+        void *src[] = { a, b, partial }, *dst = out;
+        struct task t = sum_task(DTYPE_BF16, src, 3, &dst, 1, N);
+
+        for (unsigned i = 0; i < N; i++) {
+            a[i] = 0x3f81;
+            b[i] = i % 2 ? 0x3f81 : 0xbf80; /* -1 */
+            partial[i] = 1 + 0x1p-6f;
+        }
+        t.groups = groups;
+        t.ngroups = 2;
+        assert_int_equal(run(d, &t), 0);
+        for (unsigned i = 0; i < N; i++)
+            assert_int_equal(out[i], i % 2 ? 0x4042 : 0x3f83);
+        close_device(d);
+    }
+}
+
 /* Each done() submits the next, as an engine does. */
 struct chain {
     struct device *device;
@@ -761,6 +789,7 @@ int main(void)
         cmocka_unit_test(a_sum_has_the_same_bits_for_any_number_of_workers),
         cmocka_unit_test(a_sum_may_be_taken_in_place_and_divided),
         cmocka_unit_test(accumulators_pass_from_task_to_task),
+        cmocka_unit_test(elements_and_accumulators_meet_in_groups),
         cmocka_unit_test(done_may_submit_the_next_task),
         cmocka_unit_test(without_room_submit_says_busy_and_later_takes_it),
         cmocka_unit_test(a_cancelled_task_ends_and_touches_nothing_afterwards),

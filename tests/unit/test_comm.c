@@ -313,7 +313,7 @@ static void world_open(struct world *w, uint64_t seed, enum fault fault, uint32_
     if (fault == FAULT_STUCK)
         flaky.stuck_task = at;
     flaky_configure(w->device, &flaky);
-    assert_int_equal(engine_new(w->device, &w->engine), 0);
+    assert_int_equal(engine_new(w->device, NULL, NULL, &w->engine), 0);
     config.engine = w->engine;
     assert_int_equal(comms_new(&config, &events, &w->comms), 0);
     for (uint32_t r = 0; r < RANKS; r++) {

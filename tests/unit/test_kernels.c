@@ -280,6 +280,88 @@ TEST(accumulators_come_in_and_go_out)
     }
 }
 
+/* Sources in groups, each wide or not: the tree of each, then the tree over them. */
+static void expect_groups(const struct call *c, void *out)
+{
+    const enum dtype_id to = wide_of(c->type, c->args.dst_wide);
+    struct reference_value trees[SOURCES_MAX], v[SOURCES_MAX];
+
+    for (uint64_t i = c->args.first; i < c->args.first + c->args.count; i++) {
+        const void *const *src = c->args.src;
+
+        for (uint32_t g = 0; g < c->args.ngroups; src += c->args.groups[g++].nsrc) {
+            const enum dtype_id from = wide_of(c->type, c->args.groups[g].wide);
+
+            for (uint32_t s = 0; s < c->args.groups[g].nsrc; s++)
+                v[s] = reference_load(from, (const uint8_t *)src[s] + i * dtype_get(from)->width);
+            trees[g] = reference_reduce(from, c->op, v, c->args.groups[g].nsrc, 0);
+        }
+        reference_store(to, (uint8_t *)out + i * dtype_get(to)->width,
+                        reference_reduce(wide_of(c->type, true), c->op, trees, c->args.ngroups,
+                                         c->args.divisor));
+    }
+}
+
+/* Wide sources hold numbers of their own type. */
+static void fill_group(enum dtype_id type, const struct source_group *g, unsigned first)
+{
+    const enum dtype_id from = wide_of(type, g->wide);
+    const unsigned width = dtype_get(from)->width;
+
+    for (uint32_t s = first; s < first + g->nsrc; s++)
+        for (unsigned i = 0; i + width <= BUFFER; i += width)
+            reference_store(from, &sources[s][i], (struct reference_value){ .number = number() });
+}
+
+static void check_groups(const struct kernel_row *row, enum dtype_id type, enum operator_id op,
+                         bool dst_wide)
+{
+    const bool is_float = dtype_get(type)->class == DTYPE_CLASS_FLOAT;
+    const unsigned width = dtype_get(wide_of(type, dst_wide))->width;
+    struct source_group groups[SOURCES_MAX];
+    const void *src[SOURCES_MAX];
+    void *dst[2] = { results[0], results[1] };
+    struct call c = { row, type, op, { .src = src, .dst = dst, .ndst = 2, .groups = groups } };
+
+    c.args.dst_wide = dst_wide;
+    c.args.first = below(9);
+    c.args.count = below(COUNT_MAX - 9);
+    if (op == OPERATOR_MEAN && !dst_wide)
+        c.args.divisor = 7;
+    while (c.args.nsrc + 12 <= SOURCES_MAX && (c.args.ngroups < 2 || below(5))) {
+        struct source_group *g = &groups[c.args.ngroups++];
+
+        *g = (struct source_group){ 1 + below(below(3) ? 3 : 12), below(2) };
+        if (is_float)
+            fill_group(type, g, c.args.nsrc);
+        c.args.nsrc += g->nsrc;
+    }
+    for (uint32_t s = 0; s < c.args.nsrc; s++)
+        src[s] = sources[s];
+    dst[1] = sources[below(c.args.nsrc)]; /* in place, where it is as wide */
+    for (uint32_t s = 0, g = 0, end = groups[0].nsrc; s < c.args.nsrc; s++) {
+        if (s == end)
+            end += groups[++g].nsrc;
+        if (dst[1] == src[s] && wide_of(type, groups[g].wide) != wide_of(type, dst_wide))
+            dst[1] = results[1];
+    }
+    expect_groups(&c, expected);
+    memset(results, CANARY, sizeof(results));
+    call(&c);
+    assert_result(&c, expected, dst[0]);
+    assert_result(&c, expected, dst[1]);
+    assert_canaries(&c, results[0], c.args.first * width, c.args.count * width);
+}
+
+TEST(groups_are_combined_by_themselves_before_they_meet)
+{
+    for_each_row(row) for_each_kernel(row, type, op) for (unsigned i = 0; i < 8; i++)
+    {
+        fill_numbers(type);
+        check_groups(row, type, op, i % 2);
+    }
+}
+
 TEST(every_source_may_be_a_destination)
 {
     for_each_row(row)
@@ -515,6 +597,7 @@ int main(void)
         cmocka_unit_test(every_operator_agrees_with_the_reference_for_any_bits),
         cmocka_unit_test(every_operator_agrees_with_the_reference_for_numbers),
         cmocka_unit_test(accumulators_come_in_and_go_out),
+        cmocka_unit_test(groups_are_combined_by_themselves_before_they_meet),
         cmocka_unit_test(every_source_may_be_a_destination),
         cmocka_unit_test(streaming_gives_the_same_bytes_and_no_others),
         cmocka_unit_test(every_code_of_a_narrow_float_widens_exactly),

@@ -21,6 +21,7 @@ TEST(nodes_are_numbered_by_their_lowest_rank)
     assert_int_equal(p->nnodes, 3);
     assert_memory_equal(p->nodes, ((uint32_t[]){ 0, 1, 0, 2, 1, 0 }), sizeof(hosts));
     assert_memory_equal(p->ranks, ((uint32_t[]){ 0, 2, 5, 1, 4, 3 }), sizeof(hosts));
+    assert_memory_equal(p->index, ((uint32_t[]){ 0, 0, 1, 0, 1, 2 }), sizeof(hosts));
     assert_int_equal(placement_count(p, 1), 2);
     assert_int_equal(placement_rank(p, 1, 1), 4);
 }
@@ -36,6 +37,48 @@ TEST(placements_of_nothing_or_beyond_are_refused)
     assert_int_equal(placement_new_even(RANKS_MAX, 2, &p), -EINVAL);
     assert_null(p);
     assert_null(placement_free(NULL));
+}
+
+static struct step step_of(enum step_kind kind, uint32_t channel, uint32_t after)
+{
+    return (struct step){ .kind = kind, .channel = channel, .after = after };
+}
+
+/* A reduction of the inputs into `buffer`, and a send after it. */
+static void plan_reduce_and_send(struct plan *p, enum buffer buffer, uint32_t channel,
+                                 uint32_t after)
+{
+    plan_clear(p);
+    plan_step(p, step_of(STEP_REDUCE, 0, STEP_NONE));
+    plan_source(p, (struct span){ BUFFER_IN, SPAN_EACH, 0, 1 });
+    plan_destination(p, (struct span){ buffer, 0, 0, 1 });
+    plan_step(p, step_of(STEP_SEND, channel, after));
+    plan_source(p, (struct span){ buffer, 0, 0, 1 });
+}
+
+TEST(a_plan_sends_first_unless_a_send_waits_for_a_message_or_an_output)
+{
+    struct plan p;
+
+    plan_init(&p, 2);
+    assert_true(plan_sends_first(&p));
+    plan_reduce_and_send(&p, BUFFER_PARTIAL, 0, STEP_NONE);
+    plan_step(&p, step_of(STEP_RECV, 0, STEP_ALL));
+    assert_true(plan_sends_first(&p));
+    plan_step(&p, step_of(STEP_SEND, 1, STEP_NONE));
+    assert_true(plan_sends_first(&p));
+    plan_step(&p, step_of(STEP_SEND, 0, STEP_NONE));
+    assert_false(plan_sends_first(&p));
+
+    plan_reduce_and_send(&p, BUFFER_OUT, 0, STEP_NONE);
+    assert_false(plan_sends_first(&p));
+    plan_reduce_and_send(&p, BUFFER_OUT, 1, STEP_NONE);
+    assert_true(plan_sends_first(&p));
+    plan_reduce_and_send(&p, BUFFER_OUT, 1, 0);
+    assert_false(plan_sends_first(&p));
+    plan_reduce_and_send(&p, BUFFER_OUT, 1, STEP_ALL);
+    assert_false(plan_sends_first(&p));
+    plan_fini(&p);
 }
 
 /* ---------------------------------------------------------------- worlds of blocks */
@@ -271,6 +314,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nodes_are_numbered_by_their_lowest_rank),
         cmocka_unit_test(placements_of_nothing_or_beyond_are_refused),
+        cmocka_unit_test(a_plan_sends_first_unless_a_send_waits_for_a_message_or_an_output),
         cmocka_unit_test(every_row_is_sound_and_gives_the_canonical_bits),
         cmocka_unit_test(within_the_least_budget_there_is_a_row),
         cmocka_unit_test(every_exchange_row_moves_whole_rows_to_their_places),

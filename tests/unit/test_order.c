@@ -71,7 +71,7 @@ static int open_world(void **state)
     (void)state;
     memset(&w, 0, sizeof(w));
     device_flaky.open(1, &w.device, NULL);
-    engine_new(w.device, &w.engine);
+    engine_new(w.device, NULL, NULL, &w.engine);
     config.engine = w.engine;
     assert_int_equal(comms_new(&config, &events, &w.comms), 0);
     assert_int_equal(comms_id_new(w.comms, 1000, 7, id, NULL), 0);

@@ -111,7 +111,7 @@ static int open_world(void **state)
     w.now = 5;
     assert_int_equal(device_flaky.open(1, &w.device, NULL), 0);
     flaky_configure(w.device, &(struct flaky_config){ .seed = 1, .inline_percent = 100 });
-    assert_int_equal(engine_new(w.device, &w.engine), 0);
+    assert_int_equal(engine_new(w.device, NULL, NULL, &w.engine), 0);
     config.engine = w.engine;
     assert_int_equal(comms_new(&config, &events, &w.comms), 0);
     for (uint32_t r = 0; r < RANKS; r++)
