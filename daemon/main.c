@@ -1,11 +1,13 @@
 /* ruccld: puts the daemon together, in the order that its parts stand on each other. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "daemon/config.h"
 #include "daemon/device/host_kernels.h"
+#include "daemon/environment.h"
 #include "daemon/log/log.h"
 #include "daemon/server/server.h"
 #include "daemon/server/service.h"
@@ -80,6 +82,7 @@ static int run(struct config *config, int argc, char **argv, struct error *e)
 
 int main(int argc, char **argv)
 {
+    const int settled = HAVE_UCX ? environment_settle(argv) : 0;
     struct config config;
     struct error e = { 0 };
     int r = config_parse(argc, argv, &config, &e);
@@ -92,6 +95,9 @@ int main(int argc, char **argv)
         return EXIT_SUCCESS;
 
     log_open((enum log_target)config.log_target, (enum log_level)config.log_level);
+    if (settled < 0)
+        log_warning(NULL, "UCX may follow UCX_* variables that are not the daemon's: %s",
+                    strerror(-settled));
     r = run(&config, argc, argv, &e);
     if (r == 0)
         return EXIT_SUCCESS;

@@ -1,5 +1,14 @@
 #include "daemon/transport/transport.h"
 
 #include "daemon/transport/local.h"
+#if HAVE_UCX
+#include "daemon/transport/ucx.h"
+#endif
 
-const struct transport_ops *const transport_rows[] = { &transport_local, NULL };
+const struct transport_ops *const transport_rows[] = {
+#if HAVE_UCX
+    &transport_ucx,
+#endif
+    &transport_local,
+    NULL,
+};

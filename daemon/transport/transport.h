@@ -44,7 +44,8 @@ struct transfer {
 
     /* Once, from transport_poll() or transport_peer_free() or channel_cancel(), never from the call
      * that submits it. r: 0; -ECANCELED; -ECONNRESET, the peer is gone; -EMSGSIZE, the other end
-     * said another number of bytes; or another errno. */
+     * said another number of bytes; or another errno. May submit and cancel transfers, and must not
+     * free the transfer's peer. */
     void (*done)(struct transfer *t, int r);
     void *owner;
 

@@ -52,6 +52,10 @@ HELP = (
 )
 
 
+# The daemon would execute itself again to have these variables, and valgrind cannot follow there.
+SETTLED = ("env", "UCX_MEM_EVENTS=n", "UCX_HANDLE_ERRORS=none", "UCX_MODULES=^ib,rdmacm,cma")
+
+
 def valgrind(folder, name):
     return ("valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={folder}/{name}.%p")
 
@@ -86,7 +90,7 @@ def costs_of(folder, name):
 def count_calls(build, contestant, collective, dtype, ranks, size, ncalls):
     """The costs of all ranks together and of the daemon."""
     with tempfile.TemporaryDirectory(prefix="ruccl-count-") as folder:
-        with Arena(build, valgrind(folder, "daemon"), SPIN) as arena:
+        with Arena(build, (*SETTLED, *valgrind(folder, "daemon")), SPIN) as arena:
             _, trouble = arena.run(
                 contestant, collective, dtype, Layout(1, ranks), f"{ncalls}x", [size], SECONDS,
                 wrapper=("env", f"LD_PRELOAD={build}/bench/pidfd.so", *valgrind(folder, "client")),

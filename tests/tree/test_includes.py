@@ -29,7 +29,7 @@ PLACES = {
     r"uv\.h": r"daemon/server/|daemon/main\.c",
     r"protobuf-c/|.*\.pb-c\.h": r"proto/",
     r"cuda.*": r"daemon/device/cuda",
-    r"ucp/|uct/|ucs/": r"daemon/transport/ucx\.c",
+    r"ucp/|uct/|ucs/": r"daemon/transport/ucx",
     r"sodium\.h": r"daemon/",
     r"ini\.h": r"daemon/keyfile\.c",
     r"jansson\.h": r"client/ctl/|client/perf/",

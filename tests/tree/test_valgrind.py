@@ -12,8 +12,10 @@ import unittest
 
 from tree import RUCCL_PERF, RUCCLD, SKIP, Daemon, environment, run
 
+# The daemon would execute itself again to have these variables, and valgrind cannot follow there.
+SETTLED = ("env", "UCX_MEM_EVENTS=n", "UCX_HANDLE_ERRORS=none", "UCX_MODULES=^ib,rdmacm,cma")
 VALGRIND = (
-    "valgrind", "--quiet", "--error-exitcode=99", "--leak-check=full",
+    *SETTLED, "valgrind", "--quiet", "--error-exitcode=99", "--leak-check=full",
     "--errors-for-leak-kinds=definite,possible", "--show-leak-kinds=definite,possible",
 )  # fmt: skip
 SHORT = ("--ranks", "3", "--min-bytes", "1K", "--max-bytes", "64K", "--step-factor", "8",
