@@ -9,6 +9,7 @@
 #include "daemon/device/host_kernels.h"
 #include "daemon/environment.h"
 #include "daemon/log/log.h"
+#include "daemon/network.h"
 #include "daemon/server/server.h"
 #include "daemon/server/service.h"
 
@@ -28,7 +29,7 @@ static uid_t overflow_uid(void)
     return uid;
 }
 
-static int serve(const struct server_parts *parts, struct error *e)
+static int serve(const struct server_parts *parts, const struct network *network, struct error *e)
 {
     char host[256] = "localhost";
     struct server_parts whole = *parts;
@@ -43,12 +44,43 @@ static int serve(const struct server_parts *parts, struct error *e)
         .id_lifetime_us = parts->config->id_lifetime_us,
         .chunk_bytes = parts->config->chunk_bytes,
         .max_comms = (uint32_t)parts->config->max_communicators,
-        .transport = parts->transport,
+        .transport = network->transport,
+        .staging = network->staging,
+        .table = network->transport ? &network->table : NULL,
     };
     return server_run(&whole, e);
 }
 
-/* Order matters: the server's parts end before the engine, the engine before the device. */
+static int run_with_network(struct server_parts *parts, const struct network *network,
+                            struct error *e)
+{
+    int r;
+
+    parts->transport = network->transport;
+    r = engine_new(parts->device, network->transport, network->staging, &parts->engine);
+    if (r < 0)
+        return error_set_errno(e, -r, "making the engine");
+    r = serve(parts, network, e);
+    if (r != -ERROR_ABORTED)
+        engine_free(parts->engine);
+    return r;
+}
+
+static int run_with_device(struct server_parts *parts, struct error *e)
+{
+    struct network network;
+    int r = network_open(parts->config, &network, e);
+
+    if (r < 0)
+        return r;
+    r = run_with_network(parts, &network, e);
+    if (r != -ERROR_ABORTED)
+        network_close(&network);
+    return r;
+}
+
+/* Order matters: the server's parts end before the engine, the engine before network and device.
+ * Told to stop at once, whatever is in use stays. */
 static int run(struct config *config, int argc, char **argv, struct error *e)
 {
     struct server_parts parts = {
@@ -67,16 +99,9 @@ static int run(struct config *config, int argc, char **argv, struct error *e)
 
     if (r < 0)
         return r;
-    r = engine_new(parts.device, NULL, NULL, &parts.engine);
-    if (r < 0) {
+    r = run_with_device(&parts, e);
+    if (r != -ERROR_ABORTED)
         parts.device->ops->close(parts.device);
-        return error_set_errno(e, -r, "making the engine");
-    }
-    r = serve(&parts, e);
-    if (r == -ERROR_ABORTED)
-        return r;
-    engine_free(parts.engine);
-    parts.device->ops->close(parts.device);
     return r;
 }
 

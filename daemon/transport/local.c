@@ -602,6 +602,7 @@ static int local_fd(const struct transport *t)
 
 const struct transport_ops transport_local = {
     .name = "local",
+    .in_process = true,
     .open = local_open,
     .close = local_close,
     .settings = local_settings,

@@ -68,6 +68,7 @@ struct transport_config {
 /* What every row honestly does. No slot is NULL. */
 struct transport_ops {
     const char *name;
+    bool in_process; /* reaches no other process: for tests */
 
     int (*open)(const struct transport_config *config, struct transport **ret, struct error *e);
     void (*close)(struct transport *t); /* no peer and no channel may be left */
@@ -126,8 +127,13 @@ struct channel {
     uint8_t key[TRANSPORT_KEY_BYTES];
 };
 
-/* Every row there is, NULL at the end; the first that opens is what "auto" means. */
+/* Every row there is, NULL at the end. */
 extern const struct transport_ops *const transport_rows[];
+
+/* The row called `name`; "auto": the first that reaches other processes and opens. Return: 0, or
+ * -code worded in `e`. */
+int transport_open(const char *name, const struct transport_config *config, struct transport **ret,
+                   struct error *e);
 
 static inline int channel_send(struct channel *c, struct transport_peer *p, struct transfer *t)
 {
