@@ -118,6 +118,9 @@ struct peer_agree {
     uint8_t key[PEER_KEY_BYTES];
     uint64_t sequence;
     uint64_t plan; /* digest of the plan that follows, as this node sees it; 0: none */
+    /* Elements of the longest piece that passes through all windows of this node, a power of two;
+     * 0: it has none. */
+    uint64_t piece;
     /* One that stands for all ranks of the node, or one for each, ascending. */
     const struct peer_part *parts;
     uint32_t nparts; /* 1 .. RANKS_MAX */

@@ -240,6 +240,7 @@ static void decode_agree(struct codec *c, const Ruccl__Peer__V1__Agree *m, struc
     take_key(c, m->key, ret->key);
     ret->sequence = m->sequence;
     ret->plan = m->plan;
+    ret->piece = m->piece;
     decode_parts(c, m, ret);
     ret->verdict = take_optional_error(c, m->verdict);
     decode_rows(c, m, ret);

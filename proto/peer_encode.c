@@ -380,6 +380,7 @@ static int64_t encode_agree(const struct peer_agree *agree, struct giving *g, co
     body.key = give_key(agree->key);
     body.sequence = agree->sequence;
     body.plan = agree->plan;
+    body.piece = agree->piece;
     give_parts(agree, g, &body);
     body.verdict = agree->verdict ? codec_give_error(agree->verdict, &verdict) : NULL;
     give_rows(agree, g, &body);

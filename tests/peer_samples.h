@@ -118,6 +118,7 @@ static inline struct peer_agree sample_agree(void)
                                                 { UINT32_MAX, INT32_MAX, INT32_MIN } };
     struct peer_agree a = { .sequence = UINT64_MAX,
                             .plan = UINT64_MAX,
+                            .piece = 1ull << 40,
                             .parts = parts,
                             .nparts = ARRAY_SIZE(parts),
                             .verdict = &error,

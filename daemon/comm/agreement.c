@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/comm/arrival.h"
+
 /* Distinct answers that one sentence spells out. */
 #define ANSWERS_MAX 4u
 
@@ -12,8 +14,8 @@
 struct field {
     const char *name;
     bool (*applies)(const struct collective *c);
-    bool (*equal)(const struct arrival *a, const struct arrival *b);
-    void (*print)(struct text *t, const struct arrival *a);
+    bool (*equal)(const struct view *a, const struct view *b);
+    void (*print)(struct text *t, const struct view *a);
 };
 
 static bool not_pair(const struct collective *c)
@@ -41,87 +43,87 @@ static bool has_budget(const struct collective *c)
     return has_tensors(c) && not_pair(c);
 }
 
-static bool kind_equal(const struct arrival *a, const struct arrival *b)
+static bool kind_equal(const struct view *a, const struct view *b)
 {
-    return a->d.kind == b->d.kind && a->starts == b->starts &&
+    return a->d->kind == b->d->kind && a->starts == b->starts &&
            a->makes_persistent == b->makes_persistent;
 }
 
-static void kind_print(struct text *t, const struct arrival *a)
+static void kind_print(struct text *t, const struct view *a)
 {
     if (a->starts)
         text_add(t, "persistent operation %u", a->starts);
     else
         text_add(t, "%s%s", a->makes_persistent ? "persistent " : "",
-                 collective_get(a->d.kind)->name);
+                 collective_get(a->d->kind)->name);
 }
 
-static bool op_equal(const struct arrival *a, const struct arrival *b)
+static bool op_equal(const struct view *a, const struct view *b)
 {
-    return a->d.op == b->d.op;
+    return a->d->op == b->d->op;
 }
 
-static void op_print(struct text *t, const struct arrival *a)
+static void op_print(struct text *t, const struct view *a)
 {
-    text_add(t, "%s", operator_name(a->d.op));
+    text_add(t, "%s", operator_name(a->d->op));
 }
 
-static bool dtype_equal(const struct arrival *a, const struct arrival *b)
+static bool dtype_equal(const struct view *a, const struct view *b)
 {
-    return a->d.dtype == b->d.dtype;
+    return a->d->dtype == b->d->dtype;
 }
 
-static void dtype_print(struct text *t, const struct arrival *a)
+static void dtype_print(struct text *t, const struct view *a)
 {
-    text_add(t, "%s", dtype_get(a->d.dtype)->name);
+    text_add(t, "%s", dtype_get(a->d->dtype)->name);
 }
 
-static bool naxes_equal(const struct arrival *a, const struct arrival *b)
+static bool naxes_equal(const struct view *a, const struct view *b)
 {
-    return a->d.shape.naxes == b->d.shape.naxes;
+    return a->d->shape.naxes == b->d->shape.naxes;
 }
 
-static void naxes_print(struct text *t, const struct arrival *a)
+static void naxes_print(struct text *t, const struct view *a)
 {
-    text_add(t, "%u", a->d.shape.naxes);
+    text_add(t, "%u", a->d->shape.naxes);
 }
 
-static bool axes_equal(const struct arrival *a, const struct arrival *b)
+static bool axes_equal(const struct view *a, const struct view *b)
 {
-    uint32_t first = collective_get(a->d.kind)->flags & COLLECTIVE_ROWS ? 1 : 0;
+    uint32_t first = collective_get(a->d->kind)->flags & COLLECTIVE_ROWS ? 1 : 0;
 
-    for (uint32_t i = first; i < a->d.shape.naxes; i++)
-        if (a->d.shape.axes[i] != b->d.shape.axes[i])
+    for (uint32_t i = first; i < a->d->shape.naxes; i++)
+        if (a->d->shape.axes[i] != b->d->shape.axes[i])
             return false;
     return true;
 }
 
-static void axes_print(struct text *t, const struct arrival *a)
+static void axes_print(struct text *t, const struct view *a)
 {
-    text_add_shape(t, &a->d.shape);
+    text_add_shape(t, &a->d->shape);
 }
 
-static bool root_equal(const struct arrival *a, const struct arrival *b)
+static bool root_equal(const struct view *a, const struct view *b)
 {
-    return a->d.root == b->d.root;
+    return a->d->root == b->d->root;
 }
 
-static void root_print(struct text *t, const struct arrival *a)
+static void root_print(struct text *t, const struct view *a)
 {
-    text_add(t, "%u", a->d.root);
+    text_add(t, "%u", a->d->root);
 }
 
-static bool budget_equal(const struct arrival *a, const struct arrival *b)
+static bool budget_equal(const struct view *a, const struct view *b)
 {
-    return a->d.budget == b->d.budget;
+    return a->d->budget == b->d->budget;
 }
 
-static void budget_print(struct text *t, const struct arrival *a)
+static void budget_print(struct text *t, const struct view *a)
 {
-    if (a->d.budget == BUDGET_NONE)
+    if (a->d->budget == BUDGET_NONE)
         text_add(t, "none");
     else
-        text_add(t, "%llu bytes", (unsigned long long)a->d.budget);
+        text_add(t, "%llu bytes", (unsigned long long)a->d->budget);
 }
 
 /* In the order of comparison: a field is only looked at where those before it agree. */
@@ -136,28 +138,28 @@ static const struct field fields[] = {
 };
 
 /* Finds the parts that give the answer `like` gives; returns how many. */
-static uint32_t same_answer(const struct field *f, struct arrival *const *arrivals, uint32_t n,
-                            const struct arrival *like, uint32_t *ret_ranks)
+static uint32_t same_answer(const struct field *f, const struct view *views, uint32_t n,
+                            const struct view *like, uint32_t *ret_ranks)
 {
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < n; i++)
-        if (f->equal(arrivals[i], like))
-            ret_ranks[count++] = arrivals[i]->rank;
+        if (f->equal(&views[i], like))
+            ret_ranks[count++] = views[i].rank;
     return count;
 }
 
-static bool answered_before(const struct field *f, struct arrival *const *arrivals, uint32_t i)
+static bool answered_before(const struct field *f, const struct view *views, uint32_t i)
 {
     for (uint32_t j = 0; j < i; j++)
-        if (f->equal(arrivals[i], arrivals[j]))
+        if (f->equal(&views[i], &views[j]))
             return true;
     return false;
 }
 
 /* Names every answer and who gave it; those who did not give the commonest are the ranks concerned.
  */
-static int mismatch_error(const struct field *f, struct arrival *const *arrivals, uint32_t n,
+static int mismatch_error(const struct field *f, const struct view *views, uint32_t n,
                           struct error *e)
 {
     uint32_t *ranks = malloc(n * sizeof(*ranks));
@@ -167,13 +169,13 @@ static int mismatch_error(const struct field *f, struct arrival *const *arrivals
     if (!ranks)
         return error_set(e, ERROR_NO_MEMORY, "no memory to compare the ranks");
     for (uint32_t i = 0; i < n && answers <= ANSWERS_MAX; i++) {
-        if (answered_before(f, arrivals, i))
+        if (answered_before(f, views, i))
             continue;
         if (++answers > ANSWERS_MAX) {
             text_add(&t, "; others said otherwise");
             break;
         }
-        uint32_t count = same_answer(f, arrivals, n, arrivals[i], ranks);
+        uint32_t count = same_answer(f, views, n, &views[i], ranks);
 
         if (count > most) {
             most = count;
@@ -182,27 +184,27 @@ static int mismatch_error(const struct field *f, struct arrival *const *arrivals
         text_add(&t, "%s", answers > 1 ? "; " : "");
         text_add_ranks(&t, ranks, count);
         text_add(&t, " said ");
-        f->print(&t, arrivals[i]);
+        f->print(&t, &views[i]);
     }
     free(ranks);
 
     error_set(e, ERROR_MISMATCH, "ranks disagree on the %s: %s", f->name, t.s);
     for (uint32_t i = 0; i < n; i++)
-        if (!f->equal(arrivals[i], arrivals[commonest]))
-            error_add_rank(e, arrivals[i]->rank);
+        if (!f->equal(&views[i], &views[commonest]))
+            error_add_rank(e, views[i].rank);
     return -ERROR_MISMATCH;
 }
 
 /* The sentence without the collective's name in front, which the title has. */
-static const char *bare(const struct arrival *a, const char *text)
+static const char *bare(const struct view *a, const char *text)
 {
-    const struct collective *c = collective_get(a->d.kind);
+    const struct collective *c = collective_get(a->d->kind);
     size_t n = c ? strlen(c->name) : 0;
 
     return c && !strncmp(text, c->name, n) && !strncmp(text + n, ": ", 2) ? text + n + 2 : text;
 }
 
-static int check_rejections(struct arrival *const *arrivals, uint32_t n, struct error *e)
+static int check_rejections(const struct view *views, uint32_t n, struct error *e)
 {
     const struct error *first = NULL;
     const char *sentence = NULL;
@@ -210,16 +212,16 @@ static int check_rejections(struct arrival *const *arrivals, uint32_t n, struct 
     struct text who = { 0 };
 
     for (uint32_t i = 0; i < n; i++) {
-        const struct error *own = arrivals[i]->rejection;
+        const struct error *own = views[i].rejection;
 
         if (!own)
             continue;
         if (!first) {
             first = own;
-            sentence = bare(arrivals[i], own->text);
+            sentence = bare(&views[i], own->text);
         }
         if (own->code == first->code && !strcmp(own->text, first->text))
-            error_add_rank(&rejected, arrivals[i]->rank);
+            error_add_rank(&rejected, views[i].rank);
     }
     if (!first)
         return 0;
@@ -235,16 +237,16 @@ static int check_rejections(struct arrival *const *arrivals, uint32_t n, struct 
     return -(int)first->code;
 }
 
-static int check_fields(struct arrival *const *arrivals, uint32_t n, struct error *e)
+static int check_fields(const struct view *views, uint32_t n, struct error *e)
 {
-    const struct collective *c = collective_get(arrivals[0]->d.kind);
+    const struct collective *c = collective_get(views[0].d->kind);
 
     for (size_t f = 0; f < ARRAY_SIZE(fields); f++) {
         if (!fields[f].applies(c))
             continue;
         for (uint32_t i = 1; i < n; i++)
-            if (!fields[f].equal(arrivals[i], arrivals[0]))
-                return mismatch_error(&fields[f], arrivals, n, e);
+            if (!fields[f].equal(&views[i], &views[0]))
+                return mismatch_error(&fields[f], views, n, e);
     }
     return 0;
 }
@@ -284,9 +286,8 @@ static void add_extent(struct extent *x, uint32_t *n, const struct arrival *a,
                        const struct operand *o, uint64_t bytes)
 {
     if (o->mapping)
-        x[(*n)++] =
-            (struct extent){ o->mapping->dev, o->mapping->ino, o->offset,
-                             o->offset + operand_extent(o, a->d.dtype, bytes), a->rank };
+        x[(*n)++] = (struct extent){ o->mapping->dev, o->mapping->ino, o->offset,
+                                     o->offset + operand_extent(o, a->d.dtype, bytes), a->rank };
 }
 
 static int extent_compare(const void *a, const void *b)
@@ -336,7 +337,7 @@ static int overlap_error(const struct extent *a, const struct extent *b, struct 
     return -ERROR_OVERLAP;
 }
 
-static int check_overlap(struct arrival *const *arrivals, uint32_t n, struct error *e)
+int agreement_check_memory(struct arrival *const *arrivals, uint32_t n, struct error *e)
 {
     struct extent few[EXTENTS_FEW], *x = few;
     uint32_t count = 0;
@@ -372,18 +373,18 @@ static int check_overlap(struct arrival *const *arrivals, uint32_t n, struct err
     return r;
 }
 
-static int check_received(struct arrival *const *arrivals, uint32_t n, uint32_t to, struct error *e)
+static int check_received(const struct view *views, uint32_t n, uint32_t to, struct error *e)
 {
-    const struct arrival *a = arrivals[to];
+    const struct view *v = &views[to];
     uint64_t rows = 0;
 
     for (uint32_t s = 0; s < n; s++) {
-        uint64_t count = arrivals[s]->counts[to];
+        uint64_t count = views[s].counts[to];
 
-        if (a->expected && a->expected[s] != count) {
+        if (v->expected && v->expected[s] != count) {
             error_set(e, ERROR_UNEXPECTED_COUNTS,
                       "rank %u expected %llu rows from rank %u, which sends it %llu", to,
-                      (unsigned long long)a->expected[s], s, (unsigned long long)count);
+                      (unsigned long long)v->expected[s], s, (unsigned long long)count);
             error_add_rank(e, to);
             return -ERROR_UNEXPECTED_COUNTS;
         }
@@ -394,27 +395,26 @@ static int check_received(struct arrival *const *arrivals, uint32_t n, uint32_t 
             return -ERROR_INVALID_ARGUMENT;
         }
     }
-    if (rows > a->out_rows) {
+    if (rows > v->out_rows) {
         error_set(e, ERROR_CAPACITY, "the output of rank %u has room for %llu rows and needs %llu",
-                  to, (unsigned long long)a->out_rows, (unsigned long long)rows);
+                  to, (unsigned long long)v->out_rows, (unsigned long long)rows);
         error_add_rank(e, to);
         return -ERROR_CAPACITY;
     }
     return 0;
 }
 
-static int check_counts(struct arrival *const *arrivals, uint32_t n, struct error *e)
+int agreement_check_counts(const struct view *views, uint32_t n, struct error *e)
 {
     int r = 0;
 
-    if (arrivals[0]->d.kind == COLLECTIVE_ALL_TO_ALL_V)
+    if (views[0].d->kind == COLLECTIVE_ALL_TO_ALL_V)
         for (uint32_t to = 0; to < n && r == 0; to++)
-            r = check_received(arrivals, n, to, e);
+            r = check_received(views, n, to, e);
     return r;
 }
 
-/* Nothing is rejected, and all say the same: of one recipe, or the same start. */
-static bool alike(struct arrival *const *arrivals, uint32_t n)
+bool arrivals_alike(struct arrival *const *arrivals, uint32_t n)
 {
     const struct arrival *first = arrivals[0];
 
@@ -428,19 +428,21 @@ static bool alike(struct arrival *const *arrivals, uint32_t n)
     return first->recipe || first->starts;
 }
 
-int agreement_check(struct arrival *const *arrivals, uint32_t n, struct error *e)
+struct view view_of(const struct arrival *a)
 {
-    int r = 0;
+    return (struct view){ .rank = a->rank,
+                          .d = &a->d,
+                          .makes_persistent = a->makes_persistent,
+                          .starts = a->starts,
+                          .rejection = a->rejection,
+                          .counts = a->counts,
+                          .expected = a->expected,
+                          .out_rows = a->out_rows };
+}
 
-    if (!alike(arrivals, n)) {
-        r = check_rejections(arrivals, n, e);
-        if (r == 0)
-            r = check_fields(arrivals, n, e);
-    }
-    if (r < 0 || arrivals[0]->starts) /* a start's tensors were compared when it was made */
-        return r;
-    r = check_overlap(arrivals, n, e);
-    if (r == 0)
-        r = check_counts(arrivals, n, e);
-    return r;
+int agreement_check(const struct view *views, uint32_t n, struct error *e)
+{
+    int r = check_rejections(views, n, e);
+
+    return r < 0 ? r : check_fields(views, n, e);
 }

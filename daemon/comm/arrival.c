@@ -49,7 +49,7 @@ uint64_t operand_extent(const struct operand *o, enum dtype_id dtype, uint64_t b
     uint64_t window;
 
     return o->window && mul_u64(o->window, dtype_get(dtype)->width, &window) ? MIN(bytes, window)
-                                                                              : bytes;
+                                                                             : bytes;
 }
 
 int operand_check_fault(const struct operand *o, const char *operation, const char *which,

@@ -2,59 +2,23 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/comm/group.h"
+#include "daemon/comm/forming.h"
+#include "daemon/comm/nodes.h"
 #include "daemon/comm/op.h"
+#include "daemon/comm/pairs.h"
 #include "daemon/comm/persistent_private.h"
+#include "daemon/comm/rendezvous.h"
+#include "daemon/comm/talk.h"
 #include "daemon/log/log.h"
 
 /* Kept of each communicator's, for what is usually under way at once. */
 #define SPARE_OPS      4u
 #define SPARE_ARRIVALS 64u
-
-int comms_new(const struct comms_config *config, const struct comm_events *events,
-              struct comms **ret)
-{
-    struct comms *comms;
-
-    if (sodium_init() < 0)
-        return -ENOSYS;
-    comms = calloc(1, sizeof(*comms));
-    if (!comms)
-        return -ENOMEM;
-    comms->config = *config;
-    table_init(&comms->table, config->chunk_bytes);
-    comms->events = *events;
-    comms->deadline = TIME_NEVER;
-    list_init(&comms->comms);
-    list_init(&comms->tickets);
-    *ret = comms;
-    return 0;
-}
-
-struct comms *comms_free(struct comms *comms)
-{
-    if (!comms)
-        return NULL;
-    assert(list_empty(&comms->comms));
-    rendezvous_tick(comms, TIME_NEVER);
-    free(comms);
-    return NULL;
-}
-
-uint64_t comms_deadline(const struct comms *comms)
-{
-    return comms->deadline;
-}
-
-void comms_note_deadline(struct comms *comms, uint64_t at)
-{
-    comms->deadline = MIN(comms->deadline, at);
-}
 
 /* ---- communicators */
 
@@ -106,7 +70,7 @@ int comm_new(struct comms *comms, const char *id, uid_t uid, uint32_t nranks, st
     c->number = ++comms->next_number;
     strncpy(c->id, id, sizeof(c->id) - 1);
     c->uid = uid;
-    c->nranks = nranks;
+    c->nranks = c->nparts = nranks;
     c->state = COMM_FORMING;
     c->forming_deadline_us = TIME_NEVER;
     c->holds = 1;
@@ -134,18 +98,28 @@ void comm_hold(struct comm *c)
     c->holds++;
 }
 
+/* A root coordinates also a group that has no rank here. */
+static bool comm_is_needed(const struct comm *c)
+{
+    return c->holds > 0 || c->ntaken > 0 || c->nops > 0 ||
+           (c->forming && !forming_is_guest(c->forming) && c->nremote > 0);
+}
+
 void comm_drop(struct comm *c)
 {
-    if (--c->holds > 0 || c->ntaken > 0 || c->nops > 0)
+    c->holds--;
+    if (comm_is_needed(c))
         return;
     list_remove(&c->link);
     c->comms->ncomms--;
+    forming_free(c->forming);
     persistents_fini(&c->persistents);
     recipes_fini(&c->recipes);
     spares_fini(&c->spare_arrivals);
     spares_fini(&c->spare_ops);
     spares_fini(&c->spare_pairs);
     run_free(c->spare_run);
+    nodes_free(c->nodes);
     free(c->seats);
     free(c);
 }
@@ -155,15 +129,19 @@ static void unseat(struct member *m, enum seat_state state)
     struct comm *c = m->comm;
 
     persistents_forget(m);
-    c->seats[m->rank] = (struct seat){ .state = state };
+    c->seats[m->rank].state = state;
+    c->seats[m->rank].member = NULL;
     c->nleaving -= m->leaving;
     c->ntaken--;
     c->ngone++;
+    if (c->nodes && state == SEAT_LEFT && c->state == COMM_READY)
+        talk_left(c, m->rank);
     free(m);
 }
 
 void comm_discard(struct comm *c)
 {
+    c->nodes = nodes_free(c->nodes);
     for (uint32_t r = 0; r < c->nranks; r++)
         if (c->seats[r].member)
             unseat(c->seats[r].member, SEAT_LEFT);
@@ -183,7 +161,7 @@ int comm_seat(struct comm *c, uint32_t rank, void *owner, uint64_t session, pid_
     m->session = session;
     m->pid = pid;
     m->sequence = 1;
-    c->seats[rank] = (struct seat){ SEAT_TAKEN, m };
+    c->seats[rank] = (struct seat){ .state = SEAT_TAKEN, .member = m };
     c->ntaken++;
     *ret = m;
     return 0;
@@ -198,13 +176,42 @@ void comm_fail(struct comm *c, const struct error *cause, uint64_t now)
         return;
     c->failure = *cause;
     comm_set_state(c, COMM_FAILED);
+    c->nameless = c->nameless || forming_is_guest(c->forming);
     for (uint32_t r = 0; r < c->nranks && before == COMM_FORMING; r++)
         if (c->seats[r].member)
             c->comms->events.joined(c->seats[r].member->owner, c->seats[r].member, &c->failure);
+    if (before == COMM_FORMING && !c->nameless && c->comms->config.link_ops)
+        rendezvous_bury(c, now);
+    if (c->forming)
+        forming_fail(c->forming, &c->failure);
+    if (c->nodes)
+        talk_fail(c);
     list_for_each_safe(op, tmp, &c->ops, link)
         op_fail(op, &c->failure, now);
     list_for_each_safe(op, tmp, &c->pairs, link)
         op_fail(op, &c->failure, now);
+    if (c->nodes)
+        nodes_expect(c->nodes);
+}
+
+/* The member gets a communicator of its own, which has failed. */
+void comm_expel(struct member *m, const struct error *why, uint64_t now)
+{
+    struct comm *c = m->comm, *own;
+
+    if (comm_new(c->comms, c->id, c->uid, c->nranks, &own) < 0) {
+        comm_fail(c, why, now);
+        return;
+    }
+    memcpy(own->label, c->label, sizeof(own->label));
+    own->nameless = true;
+    own->seats[m->rank] = (struct seat){ .state = SEAT_TAKEN, .member = m };
+    own->ntaken = 1;
+    c->seats[m->rank] = (struct seat){ 0 };
+    c->ntaken--;
+    m->comm = own;
+    comm_fail(own, why, now);
+    comm_drop(own);
 }
 
 void comm_run(struct comm *c, uint64_t now)
@@ -218,50 +225,6 @@ void comm_run(struct comm *c, uint64_t now)
     }
 }
 
-/* ---- words */
-
-void text_add_operation(struct text *t, const struct comm *c, enum collective_id kind,
-                        uint64_t sequence)
-{
-    const struct collective *row = collective_get(kind);
-
-    text_add(t, "%s", row ? row->name : "operation");
-    if (sequence)
-        text_add(t, " %llu", (unsigned long long)sequence);
-    if (c->label[0])
-        text_add(t, " of '%s'", c->label);
-}
-
-void text_add_last_call(struct text *t, const struct member *m)
-{
-    const struct collective *row = collective_get(m->last_kind);
-
-    text_add(t, "%s", row ? row->name : m->last_sequence ? "unknown operation" : "joined");
-    if (m->last_sequence)
-        text_add(t, " %llu", (unsigned long long)m->last_sequence);
-}
-
-void text_add_last(struct text *t, const struct member *m, uint64_t now)
-{
-    text_add_last_call(t, m);
-    text_add(t, ", %.1f s ago", (double)(now - m->last_us) / 1e6);
-}
-
-static void gone_error(const struct member *m, enum error_code code, const char *what, uint64_t now,
-                       struct error *ret)
-{
-    const struct comm *c = m->comm;
-    struct text t = { 0 };
-
-    if (c->label[0])
-        text_add(&t, "'%s': ", c->label);
-    text_add(&t, "rank %u (pid %d on %s) %s; last: ", m->rank, (int)m->pid, c->comms->config.host,
-             what);
-    text_add_last(&t, m, now);
-    error_set(ret, code, "%s", t.s);
-    error_add_rank(ret, m->rank);
-}
-
 /* ---- posts */
 
 static bool is_pair(const struct post *post)
@@ -271,54 +234,35 @@ static bool is_pair(const struct post *post)
     return row && row->flags & COLLECTIVE_PAIR;
 }
 
-/* The operation of the member's next sequence number. */
-static int find_sequenced(struct member *m, uint64_t now, struct op **ret)
+int comm_find_op(struct comm *c, uint64_t sequence, uint64_t now, struct op **ret)
 {
-    struct comm *c = m->comm;
-    struct list *l = m->last_op ? m->last_op->link.next : c->ops.next;
+    struct op *op;
 
-    /* Behind the last one of the member's comes its next, if it is there: one step. Once the last
-     * one is over, so is nearly all that came before it. */
-    for (; l != &c->ops; l = l->next) {
-        struct op *op = container_of(l, struct op, link);
-
-        if (op->sequence == m->sequence) {
+    if (sequence > c->newest)
+        return op_new(c, sequence, now, ret);
+    list_for_each(op, &c->ops, link) {
+        if (op->sequence == sequence) {
             *ret = op;
             return 0;
         }
     }
-    return op_new(c, m->sequence, now, ret);
+    assert(false); /* it waits for whoever has not come to it */
+    return -ENOENT;
 }
 
-/*
- * The pair that `part` of (source, destination, tag) belongs to. Those of one kind that wait all
- * wait for the same part, so the first of them says which: it is matched, or all are joined.
- */
-static int find_pair(struct comm *c, uint32_t source, uint32_t destination, uint32_t tag,
-                     uint32_t part, uint64_t now, struct op **ret)
+/* That of the member's next sequence number. */
+static int find_next(struct member *m, uint64_t now, struct op **ret)
 {
-    struct list *list = &c->unmatched[(source * 31 + destination * 7 + tag) % UNMATCHED_LISTS];
-    struct op *op;
-    int r;
+    struct comm *c = m->comm;
+    const struct list *behind = m->last_op ? m->last_op->link.next : c->ops.next;
 
-    list_for_each(op, list, unmatched) {
-        if (op->source != source || op->destination != destination || op->tag != tag)
-            continue;
-        if (op->arrivals[part])
-            break;
-        list_remove(&op->unmatched);
-        *ret = op;
+    /* Behind the last one of the member's comes its next, if it is there. Once the last one is
+     * over, so is nearly all that came before it. */
+    if (behind != &c->ops && container_of(behind, struct op, link)->sequence == m->sequence) {
+        *ret = container_of(behind, struct op, link);
         return 0;
     }
-    r = op_new(c, 0, now, &op);
-    if (r < 0)
-        return r;
-    op->source = source;
-    op->destination = destination;
-    op->tag = tag;
-    list_append(list, &op->unmatched);
-    *ret = op;
-    return 0;
+    return comm_find_op(c, m->sequence, now, ret);
 }
 
 /* The first rank that has left, or `peer` if that one has: nobody shall wait for it. */
@@ -335,8 +279,7 @@ static bool find_left(const struct comm *c, const uint32_t *peer, uint32_t *ret)
     return false;
 }
 
-/* Fails the communicator if the operation would need a rank that has left. */
-static void check_left(struct comm *c, enum collective_id kind, const uint32_t *peer, uint64_t now)
+void comm_check_left(struct comm *c, enum collective_id kind, const uint32_t *peer, uint64_t now)
 {
     struct text t = { 0 };
     struct error e = { 0 };
@@ -367,8 +310,7 @@ static bool awaited(const struct comm *c, const struct member *m)
     return false;
 }
 
-/* Fails the communicator if an operation waits for a member that is on its way out. */
-static void check_leaving(struct comm *c, uint64_t now)
+void comm_check_leaving(struct comm *c, uint64_t now)
 {
     if (c->nleaving == 0)
         return;
@@ -384,38 +326,19 @@ static void check_leaving(struct comm *c, uint64_t now)
     }
 }
 
-static int arrive_pair(struct member *m, const struct post *post, struct arrival *a, uint64_t now)
-{
-    struct comm *c = m->comm;
-    uint32_t part = post->d.kind == COLLECTIVE_SEND ? 0 : 1;
-    uint32_t source = part == 0 ? m->rank : post->peer;
-    uint32_t destination = part == 0 ? post->peer : m->rank;
-    struct op *op;
-    int r;
-
-    if (post->peer >= c->nranks) { /* nobody to be told but the caller */
-        op_refuse(a, 0, a->rejection);
-        return 0;
-    }
-    r = find_pair(c, source, destination, post->tag, part, now, &op);
-    if (r < 0)
-        return r;
-    if (op_arrive(op, part, a, now))
-        op_start(op, now);
-    return 0;
-}
-
 static int arrive_sequenced(struct member *m, struct arrival *a, uint64_t now)
 {
+    struct comm *c = m->comm;
     struct op *op;
     int r;
 
-    r = find_sequenced(m, now, &op);
+    r = find_next(m, now, &op);
     if (r < 0)
         return r;
+    c->reached = MAX(c->reached, m->sequence);
     m->sequence++;
     m->last_op = op;
-    op_arrive(op, m->rank, a, now);
+    op_arrive(op, comm_part(c, m->rank), a, now);
     return 0;
 }
 
@@ -430,16 +353,16 @@ static int arrive(struct member *m, const struct post *pair, struct arrival *a, 
     m->last_sequence = pair ? 0 : m->sequence;
     m->last_us = now;
     if (c->ngone > 0)
-        check_left(c, a->d.kind, pair ? &pair->peer : NULL, now);
+        comm_check_left(c, a->d.kind, pair ? &pair->peer : NULL, now);
 
     if (c->state == COMM_FAILED)
         op_refuse(a, pair ? 0 : m->sequence++, &c->failure);
     else
-        r = pair ? arrive_pair(m, pair, a, now) : arrive_sequenced(m, a, now);
+        r = pair ? pairs_arrive(m, pair, a, now) : arrive_sequenced(m, a, now);
     if (r < 0)
         arrival_free(a);
     else
-        check_leaving(c, now);
+        comm_check_leaving(c, now);
     comm_run(c, now);
     comm_drop(c);
     return r;
@@ -467,7 +390,7 @@ static struct op *find_post(const struct member *m, uint64_t serial)
     struct op *op;
 
     list_for_each(op, &m->comm->ops, link) {
-        const struct arrival *a = op->arrivals[m->rank];
+        const struct arrival *a = op->arrivals[comm_part(m->comm, m->rank)];
 
         if (!a) /* nor is it at those behind */
             break;
@@ -486,7 +409,7 @@ void member_staged(struct member *m, uint64_t serial, uint64_t in_ready, uint64_
     if (!op)
         return;
     comm_hold(c);
-    op_staged(op, m->rank, in_ready, out_taken, now);
+    op_staged(op, comm_part(c, m->rank), in_ready, out_taken, now);
     comm_run(c, now);
     comm_drop(c);
 }
@@ -497,9 +420,12 @@ void member_visit_absent(const struct member *m, void (*visit)(void *owner))
 
     if (!op || op->state != OP_ARRIVING)
         return;
-    for (uint32_t r = 0; r < op->nparts; r++)
-        if (!op->arrivals[r] && m->comm->seats[r].member)
-            visit(m->comm->seats[r].member->owner);
+    for (uint32_t i = 0; i < op->nparts; i++) {
+        const struct member *other = m->comm->seats[comm_part_rank(m->comm, i)].member;
+
+        if (!op->arrivals[i] && other)
+            visit(other->owner);
+    }
 }
 
 /* ---- the end of a member */
@@ -523,7 +449,7 @@ void member_leave(struct member *m, uint64_t now)
     m->leaving = true;
     c->nleaving++;
     m->unfinished++; /* it stays until the end of this function */
-    check_leaving(c, now);
+    comm_check_leaving(c, now);
     member_finished(m);
     comm_drop(c);
 }
@@ -534,8 +460,7 @@ void member_abort(struct member *m, const char *text, uint64_t now)
     struct text t = { 0 };
     struct error e = { 0 };
 
-    if (c->label[0])
-        text_add(&t, "'%s': ", c->label);
+    text_add_label(&t, c);
     error_set(&e, ERROR_ABORTED, "%saborted by rank %u: %s", t.s, m->rank, text);
     error_add_rank(&e, m->rank);
     comm_hold(c);
@@ -559,7 +484,7 @@ static void forget(const struct member *m)
     struct op *op;
 
     list_for_each(op, &c->ops, link)
-        forget_part(op, m->rank, m);
+        forget_part(op, comm_part(c, m->rank), m);
     list_for_each(op, &c->pairs, link) {
         forget_part(op, 0, m);
         forget_part(op, 1, m);
@@ -597,81 +522,4 @@ uint32_t member_nranks(const struct member *m)
 uint64_t member_sequence(const struct member *m)
 {
     return m->sequence;
-}
-
-/* ---- all of them */
-
-/* Fails the communicator if one of its operations is overdue; else notes when that may be. */
-static void tick_ops(struct comm *c, struct list *ops, uint64_t now)
-{
-    struct op *op;
-
-    list_for_each(op, ops, link) {
-        if (op->deadline_us <= now) {
-            struct error e = { 0 };
-
-            op_timeout_error(op, now, &e);
-            comm_fail(c, &e, now);
-            return;
-        }
-        comms_note_deadline(c->comms, op->deadline_us);
-        if (op->sequence && op->state == OP_ARRIVING)
-            return; /* those behind it arrived later */
-    }
-}
-
-void comms_tick(struct comms *comms, uint64_t now)
-{
-    struct comm *c, *tmp;
-
-    if (now < comms->deadline)
-        return;
-    comms->deadline = TIME_NEVER;
-    comms_note_deadline(comms, rendezvous_tick(comms, now));
-    list_for_each_safe(c, tmp, &comms->comms, link) {
-        comm_hold(c);
-        if (c->forming_deadline_us <= now)
-            rendezvous_expire(c, now);
-        else
-            comms_note_deadline(comms, c->forming_deadline_us);
-        tick_ops(c, &c->ops, now);
-        tick_ops(c, &c->pairs, now);
-        comm_drop(c);
-    }
-}
-
-void comms_set_max(struct comms *comms, uint32_t max_comms)
-{
-    comms->config.max_comms = max_comms;
-}
-
-void comms_stop(struct comms *comms)
-{
-    comms->stopping = true;
-}
-
-uint32_t comms_unfinished(const struct comms *comms)
-{
-    const struct comm *c;
-    uint32_t n = 0;
-
-    list_for_each(c, &comms->comms, link)
-        n += c->nops + (c->state == COMM_FORMING);
-    return n;
-}
-
-void comms_fail_all(struct comms *comms, const struct error *cause, uint64_t now)
-{
-    struct comm *c, *tmp;
-
-    list_for_each_safe(c, tmp, &comms->comms, link) {
-        comm_hold(c);
-        comm_fail(c, cause, now);
-        comm_drop(c);
-    }
-}
-
-uint32_t comms_count(const struct comms *comms)
-{
-    return comms->ncomms;
 }

@@ -1,7 +1,8 @@
 /*
  * Communicators of this node: ids, who takes part, and the order of their operations. Loop thread
  * only. Protocol logic without sockets or clocks: requests come as calls with the time, answers go
- * out through struct comm_events, so that tests are the clients.
+ * out through struct comm_events, so that tests are the clients. Their ranks may be on other nodes,
+ * whose daemons are reached by links (links.h), so that tests are the network, too.
  *
  * Times are microseconds of one monotonic clock.
  */
@@ -66,14 +67,15 @@ struct comms_config {
     uint32_t max_comms;      /* per uid */
 
     /* several nodes; `link_ops` NULL: this daemon serves its own node alone */
-    const char *address; /* where other daemons reach this one, for ids */
+    const char *address; /* where other daemons reach this one, for ids: 97 bytes at the most */
     const struct link_ops *link_ops;
     void *links; /* for link_ops::open */
     struct transport *transport;
     struct staging *staging;
-    const struct table *table; /* for those whose root this daemon is; NULL: as table_init() */
+    const struct table *table; /* for those whose root this is, copied; NULL: as table_init() */
 };
 
+/* Return: 0, -EINVAL (the address is too long), -ENOMEM or -ENOSYS. */
 int comms_new(const struct comms_config *config, const struct comm_events *events,
               struct comms **ret);
 /* No member may be left. Returns NULL; NULL is allowed. */
@@ -101,8 +103,12 @@ struct join {
 /*
  * Return: 0, and the member, whose joined() event follows or has run in this call; or -code worded
  * in `e`, and the group goes on without having noticed: NOT_FOUND, PERMISSION, DUPLICATE_RANK,
- * INVALID_ARGUMENT, UNSUPPORTED_ALGORITHM, QUOTA, DAEMON_STOPPING. A world size, timeout or algorithm
- * that differs from those who came before fails the group: joined() with MISMATCH for all.
+ * INVALID_ARGUMENT, UNSUPPORTED_ALGORITHM, QUOTA, DAEMON_STOPPING. A world size, timeout or
+ * algorithm that differs from those who came before fails the group: joined() with MISMATCH for
+ * all.
+ *
+ * An id that another daemon has made is asked for there, and what that one has against the rank
+ * comes by joined(), as does that it cannot be reached, or that a node has no staging left (QUOTA).
  */
 int comms_join(struct comms *comms, const struct join *join, uint64_t now, struct member **ret,
                struct error *e);
@@ -137,7 +143,8 @@ int member_post(struct member *m, const struct post *post, uint64_t now);
 void member_staged(struct member *m, uint64_t serial, uint64_t in_ready, uint64_t out_taken,
                    uint64_t now);
 
-/* Calls `visit` with the owner of every member that the operation `m` came to last still waits for. */
+/* Calls `visit` with the owner of every member that the operation `m` came to last still waits for.
+ */
 void member_visit_absent(const struct member *m, void (*visit)(void *owner));
 
 /* Answered by left(), perhaps in this call, once no operation of the member is unfinished. */

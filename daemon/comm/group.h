@@ -11,6 +11,7 @@
 #include "daemon/comm/comm.h"
 #include "daemon/comm/spares.h"
 #include "daemon/plan/recipe.h"
+#include "daemon/plan/table.h"
 #include "shared/list.h"
 
 enum comm_state {
@@ -21,22 +22,29 @@ enum comm_state {
 
 const char *comm_state_name(enum comm_state state);
 
-/* What became of a rank's place. */
-enum seat_state { SEAT_EMPTY, SEAT_TAKEN, SEAT_LEFT, SEAT_LOST };
+/* What became of a rank's place: SEAT_TAKEN by a member here, SEAT_REMOTE by one of another node.
+ */
+enum seat_state { SEAT_EMPTY, SEAT_TAKEN, SEAT_REMOTE, SEAT_LEFT, SEAT_LOST };
 
 struct seat {
     enum seat_state state;
     struct member *member; /* SEAT_TAKEN only */
+    /* of a rank of another node, also when it has left; `node` is one of comm::nodes, or of
+     * comm::forming until there are nodes */
+    uint32_t node;
+    pid_t pid;
 };
 
 struct arrival;
+struct forming;
+struct nodes;
 struct op;
 struct persistent;
 struct run;
 
 struct comms {
     struct comms_config config;
-    struct table table;
+    struct table table; /* by which all is planned that has its root here */
     struct comm_events events;
     struct list comms;   /* struct comm */
     struct list tickets; /* struct ticket: ids that nobody has joined */
@@ -70,7 +78,15 @@ struct comm {
     struct error failure;
     uint64_t forming_deadline_us;
     struct seat *seats; /* [nranks] */
-    uint32_t ntaken, nleaving, ngone;
+    uint32_t ntaken, nremote, nleaving, ngone;
+    bool nameless; /* nobody finds it by its id any more */
+
+    /* several nodes */
+    struct forming *forming; /* while it is FORMING, if other nodes take part; else NULL */
+    struct nodes *nodes;     /* NULL: all ranks are here, or who is where is not known yet */
+    uint32_t nparts;         /* ranks here: the parts of its operations are these, ascending */
+    uint64_t newest;         /* the sequence of its newest operation */
+    uint64_t reached;        /* that of the newest that a rank here has come to */
 
     struct list ops;   /* struct op, by sequence: done first, then running, agreed, arriving */
     struct list pairs; /* struct op of send and recv, in order of their first arrival */
@@ -82,7 +98,7 @@ struct comm {
     /* so that an operation like one before it allocates nothing and plans nothing */
     struct recipes recipes;
     struct spares spare_arrivals;         /* struct arrival */
-    struct spares spare_ops, spare_pairs; /* struct op of `nranks` parts, and of 2 */
+    struct spares spare_ops, spare_pairs; /* struct op of `nparts` parts, and of 2 */
     struct run *spare_run;                /* or NULL */
 
     struct persistents persistents;
@@ -118,7 +134,9 @@ uint64_t comm_deadline(const struct comm *c, uint64_t now);
 /* Seats a new member. The seat is empty. Return: 0 or -ENOMEM. */
 int comm_seat(struct comm *c, uint32_t rank, void *owner, uint64_t session, pid_t pid,
               struct member **ret);
-/* The first failure stands; `cause` is copied. Ends every operation. */
+/* Takes a member out of a group that goes on without it, and tells it why: joined(). */
+void comm_expel(struct member *m, const struct error *why, uint64_t now);
+/* The first failure stands; `cause` is copied. Ends every operation, and tells other nodes. */
 void comm_fail(struct comm *c, const struct error *cause, uint64_t now);
 /* Starts what may start: collectives one after the other, pairs as they come. */
 void comm_run(struct comm *c, uint64_t now);
@@ -127,32 +145,34 @@ int member_arrive(struct member *m, struct arrival *a, uint64_t now);
 /* One of its operations has ended for `m`. */
 void member_finished(struct member *m);
 
-void comms_note_deadline(struct comms *comms, uint64_t at);
-
-/* Appends "all_reduce 7 of 'train'"; sequence 0: without it. */
-void text_add_operation(struct text *t, const struct comm *c, enum collective_id kind,
-                        uint64_t sequence);
-/* Appends "all_reduce 6", and the other form "all_reduce 6, 2.1 s ago". */
-void text_add_last_call(struct text *t, const struct member *m);
-void text_add_last(struct text *t, const struct member *m, uint64_t now);
+/* The operation of this sequence number, which is there or the next to come. Return: 0 or -ENOMEM.
+ */
+int comm_find_op(struct comm *c, uint64_t sequence, uint64_t now, struct op **ret);
+/* Fails the communicator if an operation waits for a member that is on its way out. */
+void comm_check_leaving(struct comm *c, uint64_t now);
+/* Fails the communicator if a `kind` would need a rank that has left: any, or `peer`. */
+void comm_check_left(struct comm *c, enum collective_id kind, const uint32_t *peer, uint64_t now);
 
 /* Frees a comm that nobody has heard of, with its members. */
 void comm_discard(struct comm *c);
 
-/* rendezvous.c */
+/* comms.c */
 
+void comms_note_deadline(struct comms *comms, uint64_t at);
 bool comms_same_uid(const struct comms *comms, uid_t a, uid_t b);
-/* Lets lapsed ids go; returns when the next one lapses. */
-uint64_t rendezvous_tick(struct comms *comms, uint64_t now);
-/* Fails a forming communicator whose time is up. */
-void rendezvous_expire(struct comm *c, uint64_t now);
-/* The communicators of a split that all agreed on; on failure there are none. `colors` by rank. */
-struct split_part {
-    int32_t color, key;
-    struct member *parent;
-    struct member *child; /* out: NULL for a negative color */
-};
-int rendezvous_split(struct comm *parent, uint64_t sequence, struct split_part *parts,
-                     struct error *e);
+
+/* words.c */
+
+/* Appends "all_reduce 7 of 'train'"; sequence 0: without it. */
+void text_add_operation(struct text *t, const struct comm *c, enum collective_id kind,
+                        uint64_t sequence);
+/* Appends "'train': ", if the communicator has a label. */
+void text_add_label(struct text *t, const struct comm *c);
+/* Appends "all_reduce 6", and the other form "all_reduce 6, 2.1 s ago". */
+void text_add_last_call(struct text *t, const struct member *m);
+void text_add_last(struct text *t, const struct member *m, uint64_t now);
+/* Words what a member's end means for the others: "rank 3 (pid 7 on host) <what>; last: ..." */
+void gone_error(const struct member *m, enum error_code code, const char *what, uint64_t now,
+                struct error *ret);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/comm/nodes.h"
 #include "daemon/comm/op.h"
 #include "daemon/comm/persistent_private.h"
 
@@ -71,7 +72,7 @@ void persistents_fini(struct persistents *l)
 
 static void persistent_free(struct persistent *p)
 {
-    for (uint32_t r = 0; r < p->comm->nranks; r++) {
+    for (uint32_t r = 0; r < p->comm->nparts; r++) {
         mapping_unref(p->parts[r].in.mapping);
         mapping_unref(p->parts[r].out.mapping);
     }
@@ -121,8 +122,8 @@ int persistent_new(const struct op *op, struct persistent **ret, struct error *e
                          "the communicator has %u persistent operations, and no more may be; free "
                          "some",
                          PERSISTENT_MAX);
-    p = calloc(1, sizeof(*p) + c->nranks * sizeof(p->parts[0]));
-    if (!p || run_memory_init(&p->memory, c->nranks) < 0 || add(&c->persistents, p) < 0) {
+    p = calloc(1, sizeof(*p) + c->nparts * sizeof(p->parts[0]));
+    if (!p || run_memory_init(&p->memory, c->nparts) < 0 || add(&c->persistents, p) < 0) {
         if (p)
             run_memory_fini(&p->memory);
         free(p);
@@ -136,37 +137,50 @@ int persistent_new(const struct op *op, struct persistent **ret, struct error *e
     return 0;
 }
 
-/* ---- members */
-
-static void release(struct persistent *p, uint32_t rank)
+static void release(struct persistent *p, uint32_t part)
 {
-    p->parts[rank].held = false;
+    p->parts[part].held = false;
     persistent_unref(p);
 }
+
+void persistent_take_back(struct persistent *p)
+{
+    struct persistents *l = &p->comm->persistents;
+
+    for (uint32_t i = 0; i < p->comm->nparts; i++)
+        if (p->parts[i].held)
+            release(p, i);
+    if (l->last_id == p->id) /* on every node the next has this number */
+        l->last_id--;
+}
+
+/* ---- members */
 
 void persistents_forget(struct member *m)
 {
     const struct persistents *l = &m->comm->persistents;
+    const uint32_t part = comm_part(m->comm, m->rank);
 
     for (uint32_t i = l->n; i-- > 0;)
-        if (l->items[i]->parts[m->rank].held)
-            release(l->items[i], m->rank);
+        if (l->items[i]->parts[part].held)
+            release(l->items[i], part);
 }
 
 int member_persistent_free(struct member *m, uint32_t id)
 {
     struct persistent *p = persistent_find(m->comm, id);
+    const uint32_t part = comm_part(m->comm, m->rank);
 
-    if (!p || !p->parts[m->rank].held)
+    if (!p || !p->parts[part].held)
         return -ENOENT;
-    release(p, m->rank);
+    release(p, part);
     return 0;
 }
 
 /* What the member's own part has against being started. Return: 0 or -ENOMEM. */
 static int check_start(struct arrival *a, const struct persistent *p, uint32_t id)
 {
-    const struct persistent_part *part = p ? &p->parts[a->rank] : NULL;
+    const struct persistent_part *part = p ? &p->parts[comm_part(a->comm, a->rank)] : NULL;
     struct error e = { 0 };
     char name[40];
 
@@ -182,7 +196,7 @@ int member_start(struct member *m, uint32_t id, uint64_t serial, struct progress
                  uint64_t now)
 {
     const struct persistent *p = persistent_find(m->comm, id);
-    const struct persistent_part *part = p ? &p->parts[m->rank] : NULL;
+    const struct persistent_part *part = p ? &p->parts[comm_part(m->comm, m->rank)] : NULL;
     bool good =
         part && part->held && !operand_is_faulty(&part->in) && !operand_is_faulty(&part->out);
     struct arrival *a;

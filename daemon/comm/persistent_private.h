@@ -16,7 +16,7 @@ struct persistent {
     unsigned refs; /* parts that are held, and operations */
     struct recipe *recipe;
     struct run_memory memory;
-    struct persistent_part parts[]; /* [nranks] */
+    struct persistent_part parts[]; /* [nparts] of the communicator */
 };
 
 struct op;
@@ -27,6 +27,9 @@ int persistent_new(const struct op *op, struct persistent **ret, struct error *e
 struct persistent *persistent_ref(struct persistent *p);
 /* Returns NULL; NULL is allowed. */
 struct persistent *persistent_unref(struct persistent *p);
+
+/* Another node could not make its part: all parts let go of it. The caller has a reference. */
+void persistent_take_back(struct persistent *p);
 
 /* NULL: there is none of that number. */
 struct persistent *persistent_find(const struct comm *c, uint32_t id);

@@ -6,27 +6,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/comm/group.h"
+#include "daemon/comm/forming.h"
+#include "daemon/comm/nodes.h"
+#include "daemon/comm/rendezvous.h"
 #include "daemon/plan/plan.h"
 
 #define ID_CHARS 26u /* 130 random bits, 5 a character */
-#define ID_BYTES 17u
 
-/* An id that nobody has joined. */
+/* An id that nobody has joined; or, with a failure, one of a group of several nodes that could not
+ * form, for those of its ranks that come to ask when it is gone. */
 struct ticket {
     struct list link; // comms::tickets
     char id[COMM_ID_BYTES];
     uid_t uid;
     uint64_t lapses_us;
+    struct error *failure;
 };
 
-bool comms_same_uid(const struct comms *comms, uid_t a, uid_t b)
-{
-    return a == b && a != comms->config.overflow_uid;
-}
-
-static void id_format(const struct comms *comms, const uint8_t bits[ID_BYTES],
-                      char ret[COMM_ID_BYTES])
+/* `home`: the address of the daemon that made it, or its node. */
+static void id_format(const char *home, const uint8_t bits[ID_BYTES], char ret[COMM_ID_BYTES])
 {
     static const char alphabet[] = "abcdefghijklmnopqrstuvwxyz234567";
     char text[ID_CHARS + 1] = { 0 };
@@ -38,7 +36,28 @@ static void id_format(const struct comms *comms, const uint8_t bits[ID_BYTES],
 
         text[i] = alphabet[two >> (11 - bit % 8) & 31];
     }
-    snprintf(ret, COMM_ID_BYTES, "rc1-%s@%s", text, comms->config.node);
+    snprintf(ret, COMM_ID_BYTES, "rc1-%s@%s", text, home);
+}
+
+static const char *own_home(const struct comms *comms)
+{
+    return comms->config.link_ops ? comms->config.address : comms->config.node;
+}
+
+/* NULL: it is no id. */
+static const char *id_home(const char *id)
+{
+    const char *at = strchr(id, '@');
+
+    return at ? at + 1 : NULL;
+}
+
+/* Whether an id is of a daemon that can be asked: its address is in it, and is not our own. */
+static bool is_elsewhere(const struct comms *comms, const char *id)
+{
+    const char *home = id_home(id);
+
+    return comms->config.link_ops && home && strchr(home, ':') && strcmp(home, own_home(comms));
 }
 
 static struct ticket *find_ticket(const struct comms *comms, const char *id)
@@ -51,17 +70,17 @@ static struct ticket *find_ticket(const struct comms *comms, const char *id)
     return NULL;
 }
 
-static struct comm *find_comm(const struct comms *comms, const char *id)
+struct comm *rendezvous_find(const struct comms *comms, const char *id)
 {
     struct comm *c;
 
     list_for_each(c, &comms->comms, link)
-        if (!strcmp(c->id, id))
+        if (!c->nameless && !strcmp(c->id, id))
             return c;
     return NULL;
 }
 
-static int check_quota(const struct comms *comms, uid_t uid, struct error *e)
+int rendezvous_check_quota(const struct comms *comms, uid_t uid, struct error *e)
 {
     const struct comm *c;
     const struct ticket *t;
@@ -70,7 +89,7 @@ static int check_quota(const struct comms *comms, uid_t uid, struct error *e)
     list_for_each(c, &comms->comms, link)
         n += c->uid == uid;
     list_for_each(t, &comms->tickets, link)
-        n += t->uid == uid;
+        n += t->uid == uid && !t->failure;
     if (n < comms->config.max_comms)
         return 0;
     return error_set(e, ERROR_QUOTA,
@@ -94,7 +113,7 @@ int comms_id_new(struct comms *comms, uid_t uid, uint64_t now, char ret[COMM_ID_
 
     r = check_stopping(comms, e);
     if (r == 0)
-        r = check_quota(comms, uid, e);
+        r = rendezvous_check_quota(comms, uid, e);
     if (r < 0)
         return r;
     t = calloc(1, sizeof(*t));
@@ -102,7 +121,7 @@ int comms_id_new(struct comms *comms, uid_t uid, uint64_t now, char ret[COMM_ID_
         return error_set(e, ERROR_NO_MEMORY, "no memory for an id");
 
     randombytes_buf(bits, sizeof(bits));
-    id_format(comms, bits, t->id);
+    id_format(own_home(comms), bits, t->id);
     t->uid = uid;
     t->lapses_us = now + comms->config.id_lifetime_us;
     list_append(&comms->tickets, &t->link);
@@ -114,6 +133,7 @@ int comms_id_new(struct comms *comms, uid_t uid, uint64_t now, char ret[COMM_ID_
 static void ticket_free(struct ticket *t)
 {
     list_remove(&t->link);
+    free(t->failure);
     free(t);
 }
 
@@ -125,11 +145,30 @@ static int not_found(const char *id, struct error *e)
                      id);
 }
 
+void rendezvous_bury(const struct comm *c, uint64_t now)
+{
+    struct ticket *t = calloc(1, sizeof(*t));
+    struct error *failure = malloc(sizeof(*failure));
+
+    if (!t || !failure) { /* then they hear that it is over */
+        free(t);
+        free(failure);
+        return;
+    }
+    *failure = c->failure;
+    memcpy(t->id, c->id, sizeof(t->id));
+    t->uid = c->uid;
+    t->failure = failure;
+    t->lapses_us = now + c->comms->config.id_lifetime_us;
+    list_append(&c->comms->tickets, &t->link);
+    comms_note_deadline(c->comms, t->lapses_us);
+}
+
 int comms_id_drop(struct comms *comms, uid_t uid, const char *id, struct error *e)
 {
     struct ticket *t = find_ticket(comms, id);
 
-    if (!t || !comms_same_uid(comms, t->uid, uid))
+    if (!t || t->failure || !comms_same_uid(comms, t->uid, uid))
         return not_found(id, e);
     ticket_free(t);
     return 0;
@@ -171,13 +210,12 @@ static const char *algorithm_of(const struct request_join *r)
 }
 
 /* The first to come says what the group is. The new comm is held. */
-static int found(struct comms *comms, struct ticket *t, const struct join *join, uint64_t now,
+static int found(struct comms *comms, uid_t uid, const struct request_join *r, uint64_t now,
                  struct comm **ret, struct error *e)
 {
-    const struct request_join *r = join->request;
     struct comm *c;
 
-    if (comm_new(comms, t->id, t->uid, r->nranks, &c) < 0)
+    if (comm_new(comms, r->id, uid, r->nranks, &c) < 0)
         return error_set(e, ERROR_NO_MEMORY, "join: no memory for a communicator of %u ranks",
                          r->nranks);
     snprintf(c->label, sizeof(c->label), "%s", r->label);
@@ -185,9 +223,34 @@ static int found(struct comms *comms, struct ticket *t, const struct join *join,
     c->timeout_us = r->timeout_us;
     c->forming_deadline_us = comm_deadline(c, now);
     comms_note_deadline(comms, c->forming_deadline_us);
-    ticket_free(t);
     *ret = c;
     return 0;
+}
+
+/* The root is another daemon: it is asked for every rank that comes here. */
+static int found_guest(struct comms *comms, const struct join *join, uint64_t now,
+                       struct comm **ret, struct error *e)
+{
+    struct comm *c;
+    int r;
+
+    r = rendezvous_check_quota(comms, join->uid, e);
+    if (r == 0)
+        r = found(comms, join->uid, join->request, now, &c, e);
+    if (r < 0)
+        return r;
+    r = forming_ask(c, id_home(c->id), e);
+    if (r < 0) {
+        comm_drop(c);
+        return r;
+    }
+    *ret = c;
+    return 0;
+}
+
+static int has_failed(const struct error *why, struct error *e)
+{
+    return error_set(e, why->code, "join: the communicator has failed: %s", why->text);
 }
 
 static int check_seat(const struct comm *c, const struct request_join *r, struct error *e)
@@ -195,11 +258,13 @@ static int check_seat(const struct comm *c, const struct request_join *r, struct
     const struct seat *seat = r->rank < c->nranks ? &c->seats[r->rank] : NULL;
 
     if (c->state == COMM_FAILED)
-        return error_set(e, c->failure.code, "join: the communicator has failed: %s",
-                         c->failure.text);
+        return has_failed(&c->failure, e);
     if (seat && seat->member)
         error_set(e, ERROR_DUPLICATE_RANK, "join: rank %u is taken by pid %d already", r->rank,
                   (int)seat->member->pid);
+    else if (seat && seat->state == SEAT_REMOTE && c->state == COMM_FORMING)
+        error_set(e, ERROR_DUPLICATE_RANK, "join: rank %u is taken by pid %d on %s already",
+                  r->rank, (int)seat->pid, forming_host(c, r->rank));
     else if (c->state != COMM_FORMING)
         error_set(e, ERROR_DUPLICATE_RANK,
                   "join: the communicator has formed already, and rank %u was in it; an id is good "
@@ -211,8 +276,7 @@ static int check_seat(const struct comm *c, const struct request_join *r, struct
     return -ERROR_DUPLICATE_RANK;
 }
 
-/* A rank that means another group than those before it: the group can never form. */
-static bool differs(const struct comm *c, const struct request_join *r, struct error *ret)
+bool rendezvous_differs(const struct comm *c, const struct request_join *r, struct error *ret)
 {
     struct text t = { 0 };
 
@@ -230,12 +294,25 @@ static bool differs(const struct comm *c, const struct request_join *r, struct e
     return true;
 }
 
-static void formed(struct comm *c)
+void rendezvous_formed(struct comm *c)
 {
     comm_set_state(c, COMM_READY);
     c->forming_deadline_us = TIME_NEVER;
+    if (c->nodes)
+        nodes_expect(c->nodes);
     for (uint32_t r = 0; r < c->nranks; r++)
-        c->comms->events.joined(c->seats[r].member->owner, c->seats[r].member, NULL);
+        if (c->seats[r].member)
+            c->comms->events.joined(c->seats[r].member->owner, c->seats[r].member, NULL);
+}
+
+void rendezvous_advance(struct comm *c, uint64_t now)
+{
+    if (c->state != COMM_FORMING || c->ntaken + c->nremote < c->nranks)
+        return;
+    if (c->nremote)
+        forming_tell(c->forming, now);
+    else
+        rendezvous_formed(c);
 }
 
 /* Seats the newcomer, or, where it means another group, fails everyone who is there. */
@@ -246,7 +323,7 @@ static int enter(struct comm *c, const struct join *join, uint64_t now, struct m
     struct error mismatch = { 0 };
     struct member *m;
 
-    if (differs(c, r, &mismatch)) {
+    if (rendezvous_differs(c, r, &mismatch)) {
         comm_fail(c, &mismatch, now);
         *e = mismatch;
         return -ERROR_MISMATCH;
@@ -258,11 +335,11 @@ static int enter(struct comm *c, const struct join *join, uint64_t now, struct m
     return 0;
 }
 
-int comms_join(struct comms *comms, const struct join *join, uint64_t now, struct member **ret,
-               struct error *e)
+int rendezvous_admit(struct comms *comms, const struct join *join, bool local, uint64_t now,
+                     struct comm **ret, struct error *e)
 {
     const struct request_join *request = join->request;
-    struct comm *c = find_comm(comms, request->id);
+    struct comm *c = rendezvous_find(comms, request->id);
     struct ticket *t = c ? NULL : find_ticket(comms, request->id);
     int r;
 
@@ -271,152 +348,84 @@ int comms_join(struct comms *comms, const struct join *join, uint64_t now, struc
         r = check_request(request, e);
     if (r < 0)
         return r;
-    if (!c && !t)
+    if (!c && !t && local && is_elsewhere(comms, request->id))
+        return found_guest(comms, join, now, ret, e);
+    if ((!c && !t) || (!local && c && forming_is_guest(c->forming)))
         return not_found(request->id, e);
-    if (!comms_same_uid(comms, c ? c->uid : t->uid, join->uid))
+    /* of a guest the root says who may join */
+    if (!forming_is_guest(c ? c->forming : NULL) &&
+        !comms_same_uid(comms, c ? c->uid : t->uid, join->uid))
         return error_set(e, ERROR_PERMISSION,
                          "join: the communicator belongs to uid %u, you are uid %u",
                          (unsigned)(c ? c->uid : t->uid), (unsigned)join->uid);
     if (c) {
         r = check_seat(c, request, e);
-        if (r < 0)
-            return r;
-        comm_hold(c);
+        if (r == 0)
+            comm_hold(c);
+    } else if (t->failure) {
+        r = has_failed(t->failure, e);
     } else {
-        r = found(comms, t, join, now, &c, e);
-        if (r < 0)
-            return r;
+        r = found(comms, t->uid, request, now, &c, e);
+        if (r == 0)
+            ticket_free(t);
     }
+    if (r == 0)
+        *ret = c;
+    return r;
+}
 
+int comms_join(struct comms *comms, const struct join *join, uint64_t now, struct member **ret,
+               struct error *e)
+{
+    struct comm *c;
+    int r;
+
+    r = rendezvous_admit(comms, join, true, now, &c, e);
+    if (r < 0)
+        return r;
     r = enter(c, join, now, ret, e);
-    if (r == 0 && c->ntaken == c->nranks)
-        formed(c);
+    if (r == 0 && forming_is_guest(c->forming))
+        forming_ask_for(c->forming, *ret, join->uid);
+    else if (r == 0)
+        rendezvous_advance(c, now);
     comm_drop(c);
     return r;
+}
+
+/* Who has not come, where that is known here. */
+static void add_missing(const struct comm *c, struct text *t, struct error *e)
+{
+    uint32_t *missing = malloc(c->nranks * sizeof(*missing));
+    uint32_t n = 0;
+
+    for (uint32_t r = 0; missing && r < c->nranks; r++) {
+        if (c->seats[r].state == SEAT_EMPTY) {
+            missing[n++] = r;
+            error_add_rank(e, r);
+        }
+    }
+    text_add(t, "%u of %u ranks joined, missing: ", c->ntaken + c->nremote, c->nranks);
+    if (missing)
+        text_add_ranks(t, missing, n);
+    free(missing);
 }
 
 void rendezvous_expire(struct comm *c, uint64_t now)
 {
-    uint32_t *missing = malloc(c->nranks * sizeof(*missing));
     struct text t = { 0 };
     struct error e = { 0 };
-    uint32_t n = 0;
 
     c->forming_deadline_us = TIME_NEVER;
-    for (uint32_t r = 0; missing && r < c->nranks; r++) {
-        if (!c->seats[r].member) {
-            missing[n++] = r;
-            error_add_rank(&e, r);
-        }
-    }
-    if (c->label[0])
-        text_add(&t, "'%s': ", c->label);
-    text_add(&t, "join: timeout after %.3g s; %u of %u ranks joined, missing: ",
-             (double)c->timeout_us / 1e6, c->ntaken, c->nranks);
-    if (missing)
-        text_add_ranks(&t, missing, n);
+    text_add_label(&t, c);
+    text_add(&t, "join: timeout after %.3g s; ", (double)c->timeout_us / 1e6);
+    if (!forming_add_late(c->forming, &t, &e))
+        add_missing(c, &t, &e);
     error_set(&e, ERROR_TIMEOUT, "%s", t.s);
-    free(missing);
     comm_fail(c, &e, now);
 }
 
-/* ---- splitting */
-
-/* Every node derives the same id; nobody who knows neither the parent's nor the child's can. */
-static void child_id(const struct comm *parent, uint64_t sequence, int32_t color,
-                     char ret[COMM_ID_BYTES])
+void rendezvous_child_id(const struct comm *parent, const uint8_t bits[ID_BYTES],
+                         char ret[COMM_ID_BYTES])
 {
-    char seed[COMM_ID_BYTES + 64];
-    uint8_t bits[ID_BYTES];
-    int n =
-        snprintf(seed, sizeof(seed), "%s/%llu/%d", parent->id, (unsigned long long)sequence, color);
-
-    crypto_generichash(bits, sizeof(bits), (const uint8_t *)seed, (unsigned long long)n, NULL, 0);
-    id_format(parent->comms, bits, ret);
-}
-
-static int part_compare(const void *a, const void *b)
-{
-    const struct split_part *x = *(struct split_part *const *)a,
-                            *y = *(struct split_part *const *)b;
-
-    if (x->color != y->color)
-        return x->color < y->color ? -1 : 1;
-    if (x->key != y->key)
-        return x->key < y->key ? -1 : 1;
-    return (x->parent->rank > y->parent->rank) - (x->parent->rank < y->parent->rank);
-}
-
-static int make_child(struct comm *parent, uint64_t sequence, struct split_part **parts, uint32_t n,
-                      struct error *e)
-{
-    char id[COMM_ID_BYTES];
-    struct comm *c;
-    int r;
-
-    r = check_quota(parent->comms, parent->uid, e);
-    if (r < 0)
-        return r;
-    child_id(parent, sequence, parts[0]->color, id);
-    if (comm_new(parent->comms, id, parent->uid, n, &c) < 0)
-        return error_set(e, ERROR_NO_MEMORY, "split: no memory for a communicator");
-    memcpy(c->label, parent->label, sizeof(c->label));
-    memcpy(c->algorithm, parent->algorithm, sizeof(c->algorithm));
-    c->timeout_us = parent->timeout_us;
-    for (uint32_t i = 0; i < n; i++) {
-        struct member *m = parts[i]->parent;
-
-        if (comm_seat(c, i, m->owner, m->session, m->pid, &parts[i]->child) < 0) {
-            for (uint32_t k = 0; k < i; k++)
-                parts[k]->child = NULL;
-            comm_discard(c);
-            return error_set(e, ERROR_NO_MEMORY, "split: no memory for a member");
-        }
-        parts[i]->child->last_us = m->last_us;
-    }
-    comm_set_state(c, COMM_READY);
-    comm_drop(c);
-    return 0;
-}
-
-static void discard_children(struct split_part *parts, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        struct comm *c = parts[i].child ? parts[i].child->comm : NULL;
-
-        if (!c)
-            continue;
-        for (uint32_t k = i; k < n; k++)
-            if (parts[k].child && parts[k].child->comm == c)
-                parts[k].child = NULL;
-        comm_hold(c);
-        comm_discard(c);
-    }
-}
-
-int rendezvous_split(struct comm *parent, uint64_t sequence, struct split_part *parts,
-                     struct error *e)
-{
-    struct split_part **sorted = calloc(parent->nranks, sizeof(*sorted));
-    uint32_t end, first = 0;
-    int r = 0;
-
-    if (!sorted)
-        return error_set(e, ERROR_NO_MEMORY, "split: no memory");
-    for (uint32_t i = 0; i < parent->nranks; i++)
-        sorted[i] = &parts[i];
-    qsort(sorted, parent->nranks, sizeof(*sorted), part_compare);
-
-    while (first < parent->nranks && sorted[first]->color < 0)
-        first++;
-    for (; first < parent->nranks && r == 0; first = end) {
-        end = first + 1;
-        while (end < parent->nranks && sorted[end]->color == sorted[first]->color)
-            end++;
-        r = make_child(parent, sequence, sorted + first, end - first, e);
-    }
-    free(sorted);
-    if (r < 0)
-        discard_children(parts, parent->nranks);
-    return r;
+    id_format(id_home(parent->id), bits, ret);
 }

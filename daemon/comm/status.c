@@ -1,7 +1,8 @@
 /* What an operator sees of the communicators. */
 #include <stdlib.h>
 
-#include "daemon/comm/group.h"
+#include "daemon/comm/forming.h"
+#include "daemon/comm/nodes.h"
 #include "daemon/comm/op.h"
 
 static const struct op *oldest_op(const struct comm *c)
@@ -14,7 +15,7 @@ static const struct op *oldest_op(const struct comm *c)
 
 static void ranks_text(const struct op *op, bool arrived, struct text *ret)
 {
-    uint32_t *ranks = malloc(op->nparts * sizeof(*ranks));
+    uint32_t *ranks = malloc(MAX(op->comm->nranks, 2) * sizeof(*ranks));
     uint32_t n = ranks ? op_ranks(op, arrived, ranks) : 0;
 
     if (n)
@@ -25,7 +26,7 @@ static void ranks_text(const struct op *op, bool arrived, struct text *ret)
 static bool has_arrived(const struct op *op, uint32_t rank)
 {
     if (op->sequence)
-        return op->arrivals[rank] != NULL;
+        return op->arrivals[comm_part(op->comm, rank)] != NULL;
     return (rank == op->source && op->arrivals[0]) || (rank == op->destination && op->arrivals[1]);
 }
 
@@ -39,7 +40,7 @@ static void emit_comm(const struct comm *c, uint64_t now,
         .communicator = { .communicator = c->number,
                           .sequence = c->completed,
                           .nranks = c->nranks,
-                          .present = c->ntaken,
+                          .present = c->ntaken + c->nremote,
                           .label = c->label,
                           .state = comm_state_name(c->state),
                           .failure = c->failure.text },
@@ -79,6 +80,24 @@ static void emit_member(const struct member *m, uint64_t now,
     emit(context, &item);
 }
 
+/* Of a rank of another node is known where it is, and whether its node has spoken. */
+static void emit_remote(const struct comm *c, uint32_t rank,
+                        void (*emit)(void *context, const struct status_item *item), void *context)
+{
+    const uint32_t node = c->seats[rank].node;
+    const struct op *op = oldest_op(c);
+    struct text where = { 0 };
+    struct status_item item = {
+        .kind = STATUS_MEMBER,
+        .member = { .communicator = c->number, .rank = rank, .pid = (uint32_t)c->seats[rank].pid }
+    };
+
+    text_add(&where, "on %s", forming_host(c, rank));
+    item.member.last = where.s;
+    item.member.arrived = op && op_is_wide(op) && op->remotes[node];
+    emit(context, &item);
+}
+
 void comms_status(const struct comms *comms, uid_t uid, uint64_t now,
                   void (*emit)(void *context, const struct status_item *item), void *context)
 {
@@ -88,8 +107,11 @@ void comms_status(const struct comms *comms, uid_t uid, uint64_t now,
         if (uid != 0 && !comms_same_uid(comms, uid, c->uid))
             continue;
         emit_comm(c, now, emit, context);
-        for (uint32_t r = 0; r < c->nranks; r++)
+        for (uint32_t r = 0; r < c->nranks; r++) {
             if (c->seats[r].member)
                 emit_member(c->seats[r].member, now, emit, context);
+            else if (c->seats[r].state == SEAT_REMOTE && (c->nodes || c->forming))
+                emit_remote(c, r, emit, context);
+        }
     }
 }

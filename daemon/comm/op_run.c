@@ -1,0 +1,257 @@
+/* How an operation's data moves. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "daemon/comm/offers.h"
+#include "daemon/comm/op_private.h"
+#include "daemon/comm/windows.h"
+
+/* Of messages' names: collectives have the numbers below it. */
+#define OFFERS (1ull << 63)
+
+/* Whether a part's tensors have lost their memory. */
+static bool part_is_faulty(const struct op *op, uint32_t part)
+{
+    const struct arrival *a = op->arrivals[part];
+    const struct persistent_part *p = op->persistent ? &op->persistent->parts[part] : NULL;
+
+    if (!a)
+        return false;
+    return operand_is_faulty(p ? &p->in : &a->in) || operand_is_faulty(p ? &p->out : &a->out);
+}
+
+void op_run_error(const struct op *op, int err, struct error *ret)
+{
+    if (err != EFAULT) {
+        error_set_errno(ret, err, "moving its data");
+        return;
+    }
+    error_set(ret, ERROR_MEMORY_FAULT,
+              "memory of a tensor could not be backed with pages; its region is lost");
+    for (uint32_t i = 0; i < op->nparts; i++)
+        if (part_is_faulty(op, i))
+            error_add_rank(ret, op->arrivals[i]->rank);
+}
+
+static void fail_run(struct op *op, int err, uint64_t now)
+{
+    struct error why = { 0 }, e;
+    struct text t = { 0 };
+
+    if (err == ECONNRESET && (op_is_wide(op) || op->offer)) {
+        op_wait_for_link(op, now);
+        return;
+    }
+    op_run_error(op, err, &why);
+    op_title(op, &t);
+    e = why;
+    e.code = ERROR_NONE;
+    error_set(&e, why.code, "%s: %s", t.s, why.text);
+    op_break(op, &e, now);
+}
+
+static void start_moving(struct op *op, uint64_t now);
+
+void op_ended(struct op *op, int r, uint64_t now)
+{
+    op_give_run(op);
+    if (op->state == OP_DRAINING)
+        op_done(op, now);
+    else if (op->restarts)
+        start_moving(op, now);
+    else if (r == 0)
+        op_end(op, NULL, now);
+    else
+        fail_run(op, -r, now);
+}
+
+static void run_progress(struct run *run, uint64_t chunks)
+{
+    const struct op *op = run_owner(run);
+
+    op_progress(op, chunks);
+    if (run_memory(run)->nstages)
+        windows_tell_progress(op, chunks);
+}
+
+/* From the engine, when the run is over later than it was submitted. */
+static void run_done(struct run *run, int r)
+{
+    struct op *op = run_owner(run);
+    struct comm *c = op->comm;
+    uint64_t now = c->comms->config.now();
+
+    comm_hold(c);
+    op_ended(op, r, now);
+    comm_run(c, now);
+    comm_drop(c);
+}
+
+static int take_run(struct op *op)
+{
+    struct comm *c = op->comm;
+    const struct frame f = comm_frame(c);
+
+    op->run = steal(&c->spare_run);
+    return op->run ? 0 : run_new(MAX(c->nparts, 2), choice_depth_max(&f), &op->run);
+}
+
+static const struct run_memory *bind_memory(struct op *op)
+{
+    struct run_memory *m = run_memory(op->run);
+    const struct operand none = { 0 };
+
+    if (op->persistent)
+        return &op->persistent->memory;
+    m->nmappings = m->nstages = 0;
+    for (uint32_t i = 0; i < op->nparts; i++) {
+        const struct arrival *a = op->arrivals[i];
+
+        if (!a) {
+            operands_bind(&none, &none, m, i);
+            continue;
+        }
+        operands_bind(&a->in, &a->out, m, i);
+        if (arrival_has_window(a)) {
+            m->stages[i] = &a->stage;
+            m->nstages++;
+        }
+    }
+    return m;
+}
+
+static const struct run_network *bind_network(struct op *op)
+{
+    const struct nodes *n = op->comm->nodes;
+
+    if (!op_is_wide(op) && !op->offer)
+        return NULL;
+    op->network =
+        (struct run_network){ .channel = n->channel,
+                              .peers = n->peers,
+                              .nodes = op->offer ? NULL : n->placement,
+                              .node = n->own,
+                              .sequence = op->offer ? OFFERS | op->offer->number : op->sequence };
+    return &op->network;
+}
+
+int op_start_run(struct op *op, enum run_start start)
+{
+    const struct arrival *a = op_first(op);
+    const struct offer *o = op->offer;
+    const struct recipe *recipe = op->persistent ? op->persistent->recipe : a->recipe;
+    const struct descriptor *d = recipe ? &recipe->d : &a->d;
+    int r;
+
+    r = take_run(op);
+    if (r < 0)
+        return r;
+    r = run_prepare(op->run,
+                    &(struct run_spec){
+                        .d = d,
+                        .nparts = op->nparts,
+                        .chunking = op->chunking,
+                        .piece_length = recipe ? recipe->choice.piece_length : op->chunking.length,
+                        .full = o        ? &o->full
+                                : recipe ? recipe->full
+                                         : NULL,
+                        .last = o        ? &o->full
+                                : recipe ? recipe->last
+                                         : NULL,
+                        .tail = o        ? &o->tail
+                                : recipe ? recipe->tail
+                                         : NULL,
+                        .algorithm = op->algorithm,
+                        .exchange = op->exchange,
+                        .memory = bind_memory(op),
+                        .depth = op->depth,
+                        .network = bind_network(op),
+                        .budget_bytes = d->budget,
+                        .start = start,
+                        .progress = run_progress,
+                        .done = run_done,
+                        .owner = op,
+                    });
+    if (r < 0)
+        return r;
+    return engine_submit(op->comm->comms->config.engine, op->run);
+}
+
+/* Of the other nodes' requests: what came enclosed in them. Returns whether anything has, or has
+ * gone. */
+static bool open_letters(struct op *op)
+{
+    bool any = op->letters != NULL;
+
+    for (uint32_t i = 0; !any && i < comm_nnodes(op->comm); i++)
+        any = op->remotes[i] && op->remotes[i]->payload;
+    if (!any)
+        return false;
+    if (!op->letters)
+        op->letters = calloc(comm_nnodes(op->comm), sizeof(*op->letters));
+    for (uint32_t i = 0; op->letters && i < comm_nnodes(op->comm); i++) {
+        if (!op->remotes[i])
+            continue;
+        op->letters[i].bytes = op->remotes[i]->payload;
+        op->letters[i].len = op->remotes[i]->payload_bytes;
+    }
+    return true;
+}
+
+/* Return: as engine_release(), or -ENOMEM. */
+static int start_wide(struct op *op)
+{
+    int r = ENGINE_PENDING;
+
+    /* where tensors pass through windows, nobody counts on what was enclosed */
+    if (windows_least_piece(op) || !open_letters(op))
+        return op_start_run(op, RUN_AT_ONCE);
+    if (!op->letters)
+        return -ENOMEM;
+    if (!op->run)
+        r = op_start_run(op, RUN_HELD);
+    if (r != ENGINE_PENDING)
+        return r;
+    return engine_release(op->comm->comms->config.engine, op->run, op->letters);
+}
+
+static void start_moving(struct op *op, uint64_t now)
+{
+    int r;
+
+    op->restarts = false;
+    r = op_is_wide(op) ? start_wide(op) : op_start_run(op, RUN_AT_ONCE);
+    if (r != ENGINE_PENDING)
+        op_ended(op, r < 0 ? r : run_result(op->run), now);
+}
+
+/* What was started early goes on, unless windows have it done in other chunks. */
+static void start_again(struct op *op, uint64_t now)
+{
+    op->restarts = true;
+    if (engine_cancel(op->comm->comms->config.engine, op->run) != ENGINE_PENDING)
+        op_ended(op, run_result(op->run), now);
+}
+
+void op_start(struct op *op, uint64_t now)
+{
+    const struct comm *c = op->comm;
+    const struct arrival *a = op_first(op);
+
+    op->started_us = now;
+    op->deadline_us = comm_deadline(c, now);
+    comms_note_deadline(c->comms, op->deadline_us);
+    op_set_state(op, OP_RUNNING);
+    op_progress(op, 0);
+
+    if (a->d.kind == COLLECTIVE_SPLIT)
+        op_start_split(op, now);
+    else if (a->makes_persistent)
+        op_start_making(op, now);
+    else if (!op->algorithm) /* a barrier: having agreed is all there is */
+        op_end(op, NULL, now);
+    else if (op->run && windows_least_piece(op))
+        start_again(op, now);
+    else
+        start_moving(op, now);
+}
