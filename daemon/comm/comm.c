@@ -214,6 +214,19 @@ void comm_expel(struct member *m, const struct error *why, uint64_t now)
     comm_drop(own);
 }
 
+/* Operations are over in their order, and may have been begun before they failed. */
+static void forget_messages(struct comm *c)
+{
+    struct nodes *n = c->nodes;
+
+    if (!n || !n->spoilt || !n->channel)
+        return;
+    if (!list_empty(&c->ops) && list_first(&c->ops, struct op, link)->sequence <= n->spoilt)
+        return;
+    n->channel->transport->ops->channel_forget(n->channel, n->spoilt);
+    n->spoilt = 0;
+}
+
 void comm_run(struct comm *c, uint64_t now)
 {
     while (!list_empty(&c->ops)) {
@@ -223,6 +236,7 @@ void comm_run(struct comm *c, uint64_t now)
             break;
         op_start(op, now);
     }
+    forget_messages(c);
 }
 
 /* ---- posts */

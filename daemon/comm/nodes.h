@@ -30,6 +30,7 @@ struct nodes {
     uint32_t own; /* this node */
     struct table table;
     struct channel *channel;       /* NULL until nodes_prepare() */
+    uint64_t spoilt; /* the last operation that may have left messages; 0: none has */
     struct transport_peer **peers; /* [nnodes]: NULL: this node, or its link is not up */
     uint64_t reserved;             /* bytes of staging */
     bool expecting;                /* the links have been told that something is unfinished */

@@ -9,6 +9,7 @@
 #include "daemon/comm/offers.h"
 #include "daemon/comm/op_private.h"
 #include "daemon/comm/split.h"
+#include "daemon/comm/windows.h"
 #include "daemon/log/log.h"
 
 static const char *const state_names[] = {
@@ -271,6 +272,8 @@ void op_done(struct op *op, uint64_t now)
         op_undo(op);
     else if (op->sequence)
         c->completed++;
+    if (op_is_wide(op) && (op->error.code || windows_least_piece(op)))
+        c->nodes->spoilt = MAX(c->nodes->spoilt, op->sequence);
 
     list_remove(&op->link);
     list_remove(&op->unmatched);

@@ -150,32 +150,43 @@ static uint64_t plan_digest(const struct recipe *recipe)
     return recipe && recipe->decided ? recipe->choice.digest : 0;
 }
 
-/* Whether the operation is the next one to run, as one message each way at the most, which could go
- * now. */
-static bool may_enclose(const struct op *op, const struct recipe *recipe)
+/* Whether all that is sent may be enclosed in what the nodes tell each other. Those that plan alike
+ * may differ in it, but not where it is more than can be enclosed. */
+static bool may_enclose(const struct recipe *recipe)
 {
     const struct choice *c = &recipe->choice;
 
-    return list_first(&op->comm->ops, struct op, link) == op &&
-           !op->arrivals[0]->makes_persistent && c->algorithm && c->chunking.chunks == 1 &&
-           c->piece_length >= c->chunking.length && !windows_piece(op) &&
-           plan_sends_first(recipe->tail);
+    return c->chunking.chunks == 1 && c->piece_length >= c->chunking.length &&
+           c->chunking.n * recipe->width <= PEER_ENCLOSED_MAX;
 }
 
-/* Starts to run what all will probably agree on, as far as nothing is written, so that what it
- * sends goes along with the request. Return: 0, or -code worded in `e`. */
-static int start_early(struct op *op, const struct recipe *recipe, struct error *e)
+/* How it may begin before all have agreed: it is the next one to run. RUN_AT_ONCE: it may not. */
+static enum run_start early_start(const struct op *op, const struct recipe *recipe)
+{
+    if (list_first(&op->comm->ops, struct op, link) != op || op->arrivals[0]->makes_persistent ||
+        !recipe->choice.algorithm || !recipe->choice.chunking.chunks || windows_piece(op))
+        return RUN_AT_ONCE;
+    if (!may_enclose(recipe))
+        return RUN_EARLY;
+    return plan_sends_first(recipe->tail) ? RUN_ENCLOSING : RUN_AT_ONCE;
+}
+
+/* Starts to run what all will probably agree on, as far as no output is written. Return: 0, or
+ * -code worded in `e`. */
+static int start_early(struct op *op, const struct recipe *recipe, enum run_start start,
+                       struct error *e)
 {
     const struct arrival *a = op->arrivals[0];
     int r;
 
-    op->letters = calloc(comm_nnodes(op->comm), sizeof(*op->letters));
-    if (!op->letters)
+    if (start == RUN_ENCLOSING)
+        op->letters = calloc(comm_nnodes(op->comm), sizeof(*op->letters));
+    if (start == RUN_ENCLOSING && !op->letters)
         return error_set(e, ERROR_NO_MEMORY, "no memory for what is sent along");
     if (a->starts)
         op->persistent = persistent_ref(persistent_find(op->comm, a->starts));
     op_take_choice(op, &recipe->choice);
-    r = op_start_run(op, RUN_ENCLOSING);
+    r = op_start_run(op, start);
     if (r == ENGINE_PENDING)
         return 0;
     op_run_error(op, r < 0 ? -r : -run_result(op->run), e);
@@ -201,14 +212,16 @@ static int check_counts_fit(const struct op *op, struct error *e)
 static int check_here(struct op *op, struct recipe *recipe, struct error *e)
 {
     const struct frame f = comm_frame(op->comm);
+    enum run_start start;
 
     if (!op->arrivals[0]->starts && agreement_check_memory(op->arrivals, op->nparts, e) < 0)
         return -(int)e->code;
     if (check_counts_fit(op, e) < 0)
         return -(int)e->code;
-    if (!recipe || recipe_decide(recipe, &f, NULL) < 0 || !may_enclose(op, recipe))
+    if (!recipe || recipe_decide(recipe, &f, NULL) < 0)
         return 0;
-    return start_early(op, recipe, e);
+    start = early_start(op, recipe);
+    return start == RUN_AT_ONCE ? 0 : start_early(op, recipe, start, e);
 }
 
 bool op_tell(struct op *op, uint64_t now)
@@ -314,7 +327,8 @@ bool op_agree(struct op *op, uint64_t now)
     int r;
 
     op->agreed_us = now;
-    op->deadline_us = TIME_NEVER;
+    if (!op->cut)
+        op->deadline_us = TIME_NEVER;
     op_set_state(op, OP_AGREEING);
 
     e.code = ERROR_NONE; /* the rest of it is large, and means nothing */

@@ -6,8 +6,8 @@
 #include "daemon/comm/op_private.h"
 #include "daemon/comm/windows.h"
 
-/* Of messages' names: collectives have the numbers below it. */
-#define OFFERS (1ull << 63)
+/* Of messages' names. What was started early may have left messages of other chunks behind. */
+#define WINDOWED (1ull << 63)
 
 /* Whether a part's tensors have lost their memory. */
 static bool part_is_faulty(const struct op *op, uint32_t part)
@@ -131,7 +131,9 @@ static const struct run_network *bind_network(struct op *op)
                               .peers = n->peers,
                               .nodes = op->offer ? NULL : n->placement,
                               .node = n->own,
-                              .sequence = op->offer ? OFFERS | op->offer->number : op->sequence };
+                              .sequence =
+                                  op->offer ? TRANSPORT_PAIRS | op->offer->number : op->sequence,
+                              .first_unit = !op->offer && windows_least_piece(op) ? WINDOWED : 0 };
     return &op->network;
 }
 
@@ -201,17 +203,19 @@ static bool open_letters(struct op *op)
 /* Return: as engine_release(), or -ENOMEM. */
 static int start_wide(struct op *op)
 {
-    int r = ENGINE_PENDING;
+    bool enclosed;
+    int r;
 
-    /* where tensors pass through windows, nobody counts on what was enclosed */
-    if (windows_least_piece(op) || !open_letters(op))
+    if (windows_least_piece(op)) /* nobody counts on what was enclosed */
         return op_start_run(op, RUN_AT_ONCE);
-    if (!op->letters)
+    enclosed = open_letters(op);
+    if (enclosed && !op->letters)
         return -ENOMEM;
-    if (!op->run)
-        r = op_start_run(op, RUN_HELD);
-    if (r != ENGINE_PENDING)
-        return r;
+    if (!op->run) {
+        r = op_start_run(op, enclosed ? RUN_HELD : RUN_AT_ONCE);
+        if (!enclosed || r != ENGINE_PENDING)
+            return r;
+    }
     return engine_release(op->comm->comms->config.engine, op->run, op->letters);
 }
 
@@ -239,10 +243,12 @@ void op_start(struct op *op, uint64_t now)
     const struct arrival *a = op_first(op);
 
     op->started_us = now;
-    op->deadline_us = comm_deadline(c, now);
-    comms_note_deadline(c->comms, op->deadline_us);
     op_set_state(op, OP_RUNNING);
     op_progress(op, 0);
+    if (op->cut) /* early */
+        return;
+    op->deadline_us = comm_deadline(c, now);
+    comms_note_deadline(c->comms, op->deadline_us);
 
     if (a->d.kind == COLLECTIVE_SPLIT)
         op_start_split(op, now);

@@ -220,6 +220,7 @@ int bind_message(struct run *run, struct slot *s, uint32_t index, struct message
 {
     const struct step *step = &s->plan->steps[index];
     const struct span *spans = &s->plan->spans[step->first_span];
+    const struct run_network *network = run->spec.network;
     const uint32_t nspans = step->nsrc + step->ndst;
     int r;
 
@@ -229,9 +230,10 @@ int bind_message(struct run *run, struct slot *s, uint32_t index, struct message
     m->slot = s;
     m->step = index;
     m->counted = 0;
-    m->transfer = (struct transfer){ .name = { run->spec.network->sequence, s->unit, step->tag },
-                                     .parts = m->parts,
-                                     .owner = m };
+    m->transfer =
+        (struct transfer){ .name = { network->sequence, network->first_unit + s->unit, step->tag },
+                           .parts = m->parts,
+                           .owner = m };
     for (uint32_t i = 0; i < nspans; i++) {
         const uint64_t bytes = spans[i].count * span_width(run, &spans[i]);
         const uint32_t n = span_parts(run, &spans[i]);

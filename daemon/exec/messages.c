@@ -253,7 +253,7 @@ uint64_t messages_issue(struct run *run, struct slot *s, uint32_t index)
         return 0;
     s->state[index] = STEP_ISSUED;
     bytes = m->transfer.bytes;
-    if (run->held) {
+    if (run->held && run->spec.start != RUN_EARLY) {
         message_collect(m, step);
     } else if (step->kind == STEP_RECV && run->letters && run->letters[step->peer].bytes) {
         message_read(m, step);

@@ -282,9 +282,10 @@ static void close_units(struct run *run)
 /* What a held run leaves for later. */
 static bool step_is_held(const struct run *run, const struct plan *p, const struct step *step)
 {
-    if (step_is_message(step))
-        return !messages_may_collect(run, step);
-    return step_writes_out(p, step);
+    if (!step_is_message(step))
+        return step_writes_out(p, step);
+    return run->spec.start == RUN_EARLY ? step_touches_out(p, step)
+                                        : !messages_may_collect(run, step);
 }
 
 static bool all_done_before(struct slot *s, uint32_t i)

@@ -53,8 +53,9 @@ struct run_network {
     struct transport_peer *const *peers; /* [nnodes]; NULL for this node */
     /* NULL: of a pair, whose plan is one message with the other end's node. */
     const struct placement *nodes;
-    uint32_t node;     /* this one */
-    uint64_t sequence; /* of its messages' names */
+    uint32_t node;       /* this one */
+    uint64_t sequence;   /* of its messages' names */
+    uint64_t first_unit; /* likewise: that of the first piece */
 };
 
 /* When it may begin. */
@@ -64,6 +65,8 @@ enum run_start {
     /* As held; and what it sends is collected before engine_submit() returns, if that can be done
      * at once: run_enclosed(). Of runs of one unit whose plan sends first (plan_sends_first). */
     RUN_ENCLOSING,
+    /* As held, but messages whose bytes lie in no output go. Nothing may be enclosed by anybody. */
+    RUN_EARLY,
 };
 
 /* What to run. All that is pointed to stays the caller's and must live until the run is done. */

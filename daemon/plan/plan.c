@@ -149,12 +149,22 @@ uint64_t plan_peak(const struct plan *p, uint32_t wide)
     return n;
 }
 
-bool step_writes_out(const struct plan *p, const struct step *s)
+static bool any_is_out(const struct plan *p, const struct step *s, uint32_t first)
 {
-    for (uint32_t i = s->nsrc; i < s->nsrc + s->ndst; i++)
+    for (uint32_t i = first; i < s->nsrc + s->ndst; i++)
         if (p->spans[s->first_span + i].buffer == BUFFER_OUT)
             return true;
     return false;
+}
+
+bool step_writes_out(const struct plan *p, const struct step *s)
+{
+    return any_is_out(p, s, s->nsrc);
+}
+
+bool step_touches_out(const struct plan *p, const struct step *s)
+{
+    return any_is_out(p, s, 0);
 }
 
 /* late[c]: the first step of a channel that is done, or waits for what is done, later than sends

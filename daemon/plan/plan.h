@@ -111,6 +111,8 @@ static inline uint64_t span_total(const struct plan *p, const struct span *s)
 uint64_t plan_peak(const struct plan *p, uint32_t wide);
 
 bool step_writes_out(const struct plan *p, const struct step *s);
+/* Reads or writes one. */
+bool step_touches_out(const struct plan *p, const struct step *s);
 
 /*
  * Whether all that it sends can be sent before anything is received and any OUT written: no SEND

@@ -3,7 +3,7 @@
 #define PIECE_US 5.0 /* its tasks handed to workers and back */
 
 const struct machine machine_default = {
-    .latency_us = 25, .message_us = 5, .link_bytes_per_us = 3e3, .memory_bytes_per_us = 8e3
+    .latency_us = 25, .message_us = 150, .link_bytes_per_us = 3e3, .memory_bytes_per_us = 8e3
 };
 
 static double link_us(const struct cost *c, uint32_t width, const struct machine *m)

@@ -54,6 +54,9 @@ uint64_t links_deadline(const struct links *links);
 /* Does what is due, and tells what calls of link_ops have found wrong. */
 void links_turn(struct links *links, uint64_t now);
 
+/* Whether somebody waits for another daemon: the loop then looks at the network soon. */
+bool links_expect(const struct links *links);
+
 /* Where others reach this daemon: what ids carry. */
 const char *links_address(const struct links *links);
 

@@ -208,6 +208,16 @@ void links_close(struct links *links)
     uv_close((uv_handle_t *)&links->server, on_server_closed);
 }
 
+bool links_expect(const struct links *links)
+{
+    const struct link *l;
+
+    list_for_each(l, &links->all, link)
+        if (l->expecting)
+            return true;
+    return false;
+}
+
 const char *links_address(const struct links *links)
 {
     return links->wires.self.address;

@@ -40,8 +40,8 @@ struct server {
     enum server_state state;
     uint64_t state_deadline; /* of DRAINING and CLOSING */
     bool goes_first;
-    uint64_t accept_pause;   /* until when nothing is accepted; 0: accepting */
-    int spare_fd;            /* given up to turn a connection away when there is no room for one */
+    uint64_t accept_pause; /* until when nothing is accepted; 0: accepting */
+    int spare_fd;          /* given up to turn a connection away when there is no room for one */
 
     uv_loop_t loop;
     uv_prepare_t turn; /* what is due, before each wait */
@@ -174,7 +174,9 @@ static void on_turn(uv_prepare_t *handle)
 {
     struct server *s = handle->data;
     struct engine *engine = s->parts->engine;
-    bool busy = sessions_look(&s->service, engine_wants_turn(engine));
+    const bool elsewhere =
+        engine_wants_turn(engine) || (s->service.links && links_expect(s->service.links));
+    bool busy = sessions_look(&s->service, elsewhere);
     uint64_t now = service_now(), due;
 
     server_go_first(s, engine_works(engine));

@@ -35,6 +35,7 @@ struct local_peer {
 struct local_channel {
     struct channel base;
     struct list link; // local::channels
+    uint64_t forgotten;
 };
 
 /* A message between leaving and coming. */
@@ -88,13 +89,14 @@ static struct transfer *find_transfer(const struct list *l, const uint8_t *key,
     return NULL;
 }
 
-static bool channel_is_open(const struct local *l, const uint8_t *key)
+/* Whether a message may ever be received. */
+static bool is_wanted(const struct local *l, const struct transfer *t)
 {
     const struct local_channel *c;
 
     list_for_each(c, &l->channels, link)
-        if (memcmp(c->base.key, key, TRANSPORT_KEY_BYTES) == 0)
-            return true;
+        if (memcmp(c->base.key, t->channel->key, TRANSPORT_KEY_BYTES) == 0)
+            return t->name.sequence > c->forgotten;
     return false;
 }
 
@@ -107,7 +109,7 @@ static bool may_leave(const struct transfer *t)
         return false;
     return t->bytes <= peer_transport(p)->config.eager_bytes ||
            find_transfer(&p->other->recvs, t->channel->key, &t->name) ||
-           !channel_is_open(peer_transport(p->other), t->channel->key);
+           !is_wanted(peer_transport(p->other), t);
 }
 
 /* The receive of a parcel; NULL: not posted yet. */
@@ -250,7 +252,7 @@ static int leave(struct transfer *t)
     struct local_peer *to = peer_of(t->peer)->other;
     struct parcel *m;
 
-    if (!channel_is_open(peer_transport(to), t->channel->key))
+    if (!is_wanted(peer_transport(to), t))
         return 0;
     m = malloc(sizeof(*m) + t->bytes);
     if (!m)
@@ -531,21 +533,29 @@ static int local_channel_open(struct transport *t, const uint8_t key[TRANSPORT_K
     return 0;
 }
 
-static void local_channel_close(struct channel *channel)
+static void local_channel_forget(struct channel *channel, uint64_t sequence)
 {
     struct local_channel *c = container_of(channel, struct local_channel, base);
-    struct local *l = local_of(channel->transport);
     struct local_peer *p;
 
-    list_remove(&c->link);
-    list_for_each(p, &l->peers, link) {
+    c->forgotten = MAX(c->forgotten, sequence);
+    list_for_each(p, &local_of(channel->transport)->peers, link) {
         struct parcel *m, *tmp;
 
         list_for_each_safe(m, tmp, &p->parcels, link)
-            if (memcmp(m->key, channel->key, TRANSPORT_KEY_BYTES) == 0)
+            if (memcmp(m->key, channel->key, TRANSPORT_KEY_BYTES) == 0 &&
+                m->name.sequence <= sequence)
                 parcel_drop(m);
         stir_both(p); /* what was for it leaves into nothing */
     }
+}
+
+static void local_channel_close(struct channel *channel)
+{
+    struct local_channel *c = container_of(channel, struct local_channel, base);
+
+    list_remove(&c->link);
+    local_channel_forget(channel, UINT64_MAX);
     free(c);
 }
 
@@ -614,6 +624,7 @@ const struct transport_ops transport_local = {
     .peer_watch = local_peer_watch,
     .channel_open = local_channel_open,
     .channel_close = local_channel_close,
+    .channel_forget = local_channel_forget,
     .send = local_send,
     .recv = local_recv,
     .cancel = local_cancel,

@@ -23,10 +23,13 @@ struct transport;
 struct transport_peer;
 struct channel;
 
+/* Sequences of operations of two ranks begin here: they end in any order. */
+#define TRANSPORT_PAIRS (1ull << 63)
+
 /* Which message it is: unique for a channel, a peer and a direction while anything of it is there.
  */
 struct message_name {
-    uint64_t sequence; /* of the operation */
+    uint64_t sequence; /* of the operation, from 1 on */
     uint64_t unit;     /* chunk, or part of a round */
     uint32_t tag;      /* of the step */
 };
@@ -93,6 +96,9 @@ struct transport_ops {
                         struct channel **ret);
     /* None of its transfers may be pending. */
     void (*channel_close)(struct channel *c);
+    /* Messages with sequences up to this one concern nobody any more: what has come and waits is
+     * dropped, as is what still comes. Those from TRANSPORT_PAIRS on are not counted among them. */
+    void (*channel_forget)(struct channel *c, uint64_t sequence);
 
     /*
      * Return: 0 done (done() does not run), TRANSPORT_PENDING, or -errno (done() does not run

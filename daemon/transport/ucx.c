@@ -534,6 +534,7 @@ const struct transport_ops transport_ucx = {
     .peer_watch = peer_watch,
     .channel_open = ucx_channel_open,
     .channel_close = ucx_channel_close,
+    .channel_forget = ucx_channel_forget,
     .send = ucx_send,
     .recv = ucx_recv,
     .cancel = ucx_cancel,

@@ -35,6 +35,7 @@ struct ucx_channel {
     struct channel base;
     struct list link;    // ucx_transport::channels
     struct list arrived; // message::of_channel
+    uint64_t forgotten;  /* sequences up to this one concern nobody */
 };
 
 /* A worker of its own for each: UCX does not survive two endpoints between the same two. */
@@ -94,6 +95,7 @@ extern const struct transport_ops transport_ucx;
 int ucx_channel_open(struct transport *t, const uint8_t key[TRANSPORT_KEY_BYTES],
                      struct channel **ret);
 void ucx_channel_close(struct channel *c);
+void ucx_channel_forget(struct channel *c, uint64_t sequence);
 int ucx_send(struct channel *c, struct transport_peer *p, struct transfer *t);
 int ucx_recv(struct channel *c, struct transport_peer *p, struct transfer *t);
 void ucx_cancel(struct transfer *t);

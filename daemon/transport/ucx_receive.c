@@ -217,6 +217,8 @@ static ucs_status_t take_data(void *arg, const void *header, size_t header_bytes
     if (p->failure || !read_header(&h, sizeof(h), header, header_bytes))
         return UCS_OK;
     c = find_channel(ucx_transport(p->base.transport), h.key);
+    if (c && h.sequence <= c->forgotten)
+        c = NULL;
     m = c ? find_message(&p->posted[message_bucket(&h)], c, &h) : NULL;
     if (c && !m)
         return keep(p, c, &h, data, bytes, is_rendezvous);
@@ -302,17 +304,26 @@ int ucx_channel_open(struct transport *t, const uint8_t key[TRANSPORT_KEY_BYTES]
     return 0;
 }
 
-void ucx_channel_close(struct channel *channel)
+void ucx_channel_forget(struct channel *channel, uint64_t sequence)
 {
     struct ucx_channel *c = ucx_channel(channel);
+    struct message *m, *tmp;
 
-    while (!list_empty(&c->arrived)) {
-        struct message *m = list_first(&c->arrived, struct message, of_channel);
-
+    c->forgotten = MAX(c->forgotten, sequence);
+    list_for_each_safe(m, tmp, &c->arrived, of_channel) {
+        if (m->header.sequence > sequence)
+            continue;
         ucx_peer_activate(m->peer);
         arrival_detach(m);
         arrival_drop(m);
     }
+}
+
+void ucx_channel_close(struct channel *channel)
+{
+    struct ucx_channel *c = ucx_channel(channel);
+
+    ucx_channel_forget(channel, UINT64_MAX);
     list_remove(&c->link);
     free(c);
 }

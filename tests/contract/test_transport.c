@@ -195,7 +195,7 @@ static void item_init(struct item *it, uint64_t name, uint64_t bytes, uint32_t n
     assert_non_null(it->bytes);
     memset(it->bytes, 0xee, bytes + 2);
     it->t = (struct transfer){
-        .name = { .sequence = name / 5, .unit = name % 5, .tag = (uint32_t)(name * 7) },
+        .name = { .sequence = 1 + name / 5, .unit = name % 5, .tag = (uint32_t)(name * 7) },
         .parts = it->parts,
         .nparts = nparts,
         .bytes = bytes,
@@ -479,6 +479,35 @@ TEST(a_channel_may_close_on_messages_that_nobody_took)
         world.ops->channel_close(world.nodes[1].channels[0]);
         world.nodes[1].channels[0] = NULL;
         await_two(items);
+        close_world();
+    }
+}
+
+/* What has come, what still comes, and what comes for later operations. */
+TEST(messages_of_forgotten_operations_are_dropped_before_and_after_they_come)
+{
+    struct item items[2], later[2];
+
+    for_each_row(row)
+    {
+        open_world(*row, 2);
+        for (unsigned after = 0; after < 2; after++) {
+            if (after)
+                world.ops->channel_forget(world.nodes[1].channels[0], 1);
+            send_two(items); /* of operation 1 */
+            item_init(&later[0], 5, 1 << 20, 1);
+            item_init(&later[1], 5, 1 << 20, 1);
+            send_item(&later[0], 0, 1, 0);
+            turn_for(10);
+            if (!after)
+                world.ops->channel_forget(world.nodes[1].channels[0], 1);
+            await_two(items);
+            recv_item(&later[1], 1, 0, 0);
+            await(later, 2);
+            assert_int_equal(later[1].r, 0);
+            item_fini(&later[0]);
+            item_fini(&later[1]);
+        }
         close_world();
     }
 }
@@ -976,6 +1005,7 @@ int main(void)
         cmocka_unit_test(
             what_comes_for_a_channel_that_is_not_open_is_dropped_and_its_sender_goes_on),
         cmocka_unit_test(a_channel_may_close_on_messages_that_nobody_took),
+        cmocka_unit_test(messages_of_forgotten_operations_are_dropped_before_and_after_they_come),
         cmocka_unit_test(another_number_of_bytes_ends_the_receive_and_nothing_is_written),
         cmocka_unit_test(a_cancelled_receive_ends_and_its_memory_is_left_alone),
         cmocka_unit_test(a_transfer_cancelled_in_the_middle_ends_one_way_or_the_other),

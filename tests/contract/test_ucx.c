@@ -22,7 +22,7 @@ struct wire_header {
     uint32_t tag, zero;
 };
 
-static struct wire_header wire = { .key = "only one channel" };
+static struct wire_header wire = { .key = "only one channel", .sequence = 1 };
 
 static struct {
     const struct transport_ops *ops;

@@ -511,9 +511,14 @@ void daemons_honest_devices(void)
 
 void operation_start(struct operation *o, bool all_held)
 {
+    /* nobody starts early what others may enclose */
+    static const enum run_start enclosed[] = { RUN_HELD, RUN_ENCLOSING, RUN_AT_ONCE };
+    static const enum run_start early[] = { RUN_HELD, RUN_EARLY, RUN_AT_ONCE };
+    const enum run_start *ways = all_held || any_below(2) ? enclosed : early;
+
     sequence++;
     for (uint32_t i = 0; i < o->nodes->nnodes; i++) {
-        const enum run_start how = all_held ? RUN_HELD + any_below(2) : any_below(3);
+        const enum run_start how = ways[any_below(all_held ? 2 : 3)];
 
         if (!o->w.exchange)
             operation_emit(o, i);
