@@ -2,7 +2,9 @@
  * libruccl: collective communication through the node's daemon, ruccld.
  *
  * A process connects to the daemon, joins communicators, and calls collectives on tensors. The
- * daemon maps the tensors' memory and does the work; this library encodes requests and waits.
+ * daemon maps the tensors' memory and does the work; this library encodes requests and waits. Ranks
+ * of one communicator may be on several nodes, each connected to its own node's daemon: no call
+ * differs, and the daemons find each other by the communicator's id.
  *
  *     struct ruccl_conn *conn;
  *     struct ruccl_comm comm;
@@ -54,10 +56,11 @@ enum ruccl_code {
     RUCCL_CAPACITY = 12,            /* all_to_all_v: an output with too few rows */
     RUCCL_UNEXPECTED_COUNTS = 13,   /* all_to_all_v: other counts than the caller expected */
     RUCCL_TIMEOUT = 14,             /* fails the communicator */
-    RUCCL_RANK_LOST = 15,           /* a member's process died or disconnected; likewise */
+    RUCCL_RANK_LOST = 15,           /* a member's process died or disconnected, or the link with the
+                                       daemon of its node was lost; likewise */
     RUCCL_RANK_LEFT = 16,           /* a member left while others needed it; likewise */
     RUCCL_ABORTED = 17,             /* a member called ruccl_abort(); likewise */
-    RUCCL_DAEMON_LOST = 18,         /* the daemon died; the connection is of no more use */
+    RUCCL_DAEMON_LOST = 18,         /* this node's daemon died; the connection is of no more use */
     RUCCL_DAEMON_STOPPING = 19,     /* the daemon was told to stop */
     RUCCL_QUOTA = 20,
     RUCCL_PERMISSION = 21,
@@ -194,8 +197,11 @@ struct ruccl_comm {
 
 struct ruccl_join_options {
     const char *label;       /* shown by rucclctl and in errors; NULL: none; at most 63 bytes */
-    uint64_t timeout_us;     /* per operation, from its first rank's arrival; RUCCL_NO_TIMEOUT: none */
-    const char *algorithm;   /* force one by name; NULL or "auto": the cheapest that fits */
+    uint64_t timeout_us;     /* per operation, from its first rank's arrival on the node;
+                                RUCCL_NO_TIMEOUT: none */
+    const char *algorithm;   /* force one by name: "hierarchical" on one node; "direct", "pairwise",
+                                "halving-doubling", "tree" or "ring" between nodes. NULL or "auto":
+                                the cheapest that fits */
 };
 /* What a NULL options argument means: no label, 300 s, auto. */
 #define RUCCL_JOIN_OPTIONS_INIT { NULL, 300000000, NULL }
@@ -205,7 +211,9 @@ struct ruccl_work;
 /*
  * A fresh communicator id, "rc1-...@...", to be handed to every rank by whatever means (an
  * environment variable, a file). It is good for one communicator and lapses if nobody has joined
- * within ten minutes. ruccl_drop_id() gives an unused one back at once.
+ * within ten minutes. ruccl_drop_id() gives an unused one back at once. What follows the @ is the
+ * daemon's address where it listens to other nodes, whose ranks may then join too, else its node's
+ * UUID. The daemon that made it need not be that of a member.
  */
 int ruccl_new_id(struct ruccl_conn *conn, char ret_id[RUCCL_ID_BYTES]);
 int ruccl_drop_id(struct ruccl_conn *conn, const char *id);
@@ -214,7 +222,9 @@ int ruccl_drop_id(struct ruccl_conn *conn, const char *id);
  * Joins as `rank` of `world_size`; returns when all ranks have joined. World size, timeout and
  * algorithm must be the same for every rank. The timeout runs from the first rank's join.
  * Several ranks of one thread: join_async for each, then wait.
- * Errors: NOT_FOUND, DUPLICATE_RANK, MISMATCH, TIMEOUT (naming who is missing), PERMISSION, QUOTA.
+ * Errors: NOT_FOUND (also where the daemon that made the id cannot be asked), DUPLICATE_RANK,
+ * MISMATCH, TIMEOUT (naming who is missing), PERMISSION, QUOTA; RANK_LOST where a daemon goes
+ * meanwhile.
  */
 int ruccl_join(struct ruccl_conn *conn, const char *id, uint32_t rank, uint32_t world_size,
                const struct ruccl_join_options *options, struct ruccl_comm *ret);
@@ -265,8 +275,9 @@ struct ruccl_stats {
     uint64_t run_us;         /* agreement until the last byte was written */
     uint64_t chunks;
     uint64_t chunk_elements; /* elements (rows for all_to_all_v) of a full chunk */
-    uint64_t peak_bytes;     /* most tensor bytes in flight outside inputs and outputs; <= budget */
-    char algorithm[24];
+    uint64_t peak_bytes;     /* most tensor bytes in flight on this node outside inputs and outputs;
+                                <= budget */
+    char algorithm[24];      /* as in ruccl_join_options */
 };
 
 /* RUCCL_PENDING while unfinished, else the outcome: 0 or the failure's negative code. */

@@ -431,7 +431,8 @@ static void print_help(FILE *out)
 {
     fputs(
         "Usage: ruccld [OPTION]...\n"
-        "The ruCCL daemon: executes collectives for the processes of this node.\n"
+        "The ruCCL daemon: executes collectives for the processes of this node, alone or with\n"
+        "other nodes.\n"
         "\n"
         "  --config PATH      read PATH instead of " CONFIG_FILE "\n"
         "  --socket PATH      listen on PATH\n"

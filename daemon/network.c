@@ -15,8 +15,8 @@ static int own_address(const struct config *config, char ret[NI_MAXHOST], struct
     int r;
 
     r = address_parse(config->listen, &address, e);
-    if (r == 0 && address_is_wildcard(&address) && *config->advertise)
-        r = address_parse(config->advertise, &address, e);
+    if (r == 0 && address_is_wildcard(&address))
+        r = address_to_advertise(config->listen, config->advertise, &address, e);
     if (r < 0)
         return r;
     r = getaddrinfo(address.host, NULL, &hints, &found);
@@ -34,9 +34,9 @@ static int own_address(const struct config *config, char ret[NI_MAXHOST], struct
 static int open_transport(const struct config *config, struct network *n, struct error *e)
 {
     char address[NI_MAXHOST];
-    const struct transport_config how = {
-        .devices = config->devices, .address = address, .ports = config->ports
-    };
+    const struct transport_config how = { .devices = config->devices,
+                                          .address = address,
+                                          .ports = config->ports };
     int r = own_address(config, address, e);
 
     return r < 0 ? r : transport_open(config->transport, &how, &n->transport, e);

@@ -52,8 +52,8 @@ class Job:
 
 
 def show_status(daemon):
-    say(f"What the daemon of {daemon.host.name} says about itself")
-    print(daemon.control("status"), end="")
+    """All but the sessions: there is only the one that asks."""
+    print(daemon.control("status").partition("\n\nSESSION")[0], end="\n\n")
 
 
 def demonstrate(count, directory):
@@ -64,22 +64,23 @@ def demonstrate(count, directory):
         say(f"Starting a daemon on each of {plural(count, 'host')}, with a new cluster key")
         daemons = [hosts.Daemon(host, directory, key) for host in made]
         for daemon in daemons:
-            print(f"{daemon.host.name}: ruccld, process {daemon.process.pid},"
-                  f" awaits others at {daemon.settings['listen']}")  # fmt: skip
+            print(f"{daemon.host.name}: process {daemon.process.pid}, {daemon.settings['listen']}")
 
         say(f"Training on {daemons[0].host.name} alone")
         alone = job.run("alone", daemons[:1])
         say(f"Training on all of {plural(count, 'host')}, {RANKS_PER_HOST} processes on each")
         together = job.run("together", daemons)
+
+        say("What the daemons say about each other")
         for daemon in daemons:
             show_status(daemon)
-
-        say("Stopping the daemons")
         ended_well = not any([daemon.stop() for daemon in daemons])
 
     same = alone == together
-    say(f"The weights from {plural(count, 'host')} are {'' if same else 'NOT '}those from one host,"
-        f" to the bit: {len(alone)} bytes compared")  # fmt: skip
+    print(f"The {len(alone)} bytes of weights from {plural(count, 'host')} are"
+          f" {'' if same else 'NOT '}those from one host, to the bit.")  # fmt: skip
+    if not ended_well:
+        print("A daemon did not end well.")
     return same and ended_well
 
 

@@ -264,7 +264,7 @@ def tree_sum(terms):
 
 
 class Display:
-    """Rank 0's output: a bar for each run on a terminal, plain lines elsewhere."""
+    """Rank 0's output: a bar for each run on a terminal, a plain line elsewhere."""
 
     def __init__(self, visible):
         self._visible = visible
@@ -293,7 +293,7 @@ class Display:
                 full = width * step // steps
                 bar = self._paint("36", "━" * full) + self._paint("2", "━" * (width - full))
                 self._print(f"\r  {name:12} {bar} {numbers}", end="\n" if step == steps else "")
-            elif step == steps or step % max(1, steps // 5) == 0:
+            elif step == steps:
                 self._print(f"  {name:12} {numbers}")
 
         return show

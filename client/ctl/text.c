@@ -100,6 +100,23 @@ static void print_sessions(const struct status *s, FILE *out)
     columns_print(&table, "", out);
 }
 
+/* Who is on another node has no session here, and calls that only the daemon there knows. */
+static void add_call(struct columns *table, const struct status_item *m)
+{
+    const bool here = m->member.session != 0;
+    char session[UNITS_BYTES] = "", sequence[UNITS_BYTES] = "", age[UNITS_BYTES] = "";
+
+    if (here) {
+        snprintf(session, sizeof(session), "%" PRIu64, m->member.session);
+        snprintf(sequence, sizeof(sequence), "%" PRIu64, m->member.sequence);
+        text_age(age, m->member.last_age_us);
+    }
+    columns_add(table, "%s", session);
+    columns_add(table, "%s", sequence);
+    columns_add(table, "%s", m->member.last);
+    columns_add(table, "%s", age);
+}
+
 static void print_members(const struct status *s, const struct status_item *c, FILE *out)
 {
     const bool waiting = c->communicator.oldest_kind != COLLECTIVE_NONE;
@@ -111,14 +128,9 @@ static void print_members(const struct status *s, const struct status_item *c, F
         return;
     columns_add_row(&table, "RANK", "PID", "SESSION", "NEXT", "LAST", "AGO", "");
     while ((item = status_next_member(s, c->communicator.communicator, item))) {
-        char age[UNITS_BYTES];
-
         columns_add(&table, "%u", item->member.rank);
         columns_add(&table, "%u", item->member.pid);
-        columns_add(&table, "%" PRIu64, item->member.session);
-        columns_add(&table, "%" PRIu64, item->member.sequence);
-        columns_add(&table, "%s", item->member.last);
-        columns_add(&table, "%s", text_age(age, item->member.last_age_us));
+        add_call(&table, item);
         columns_add(&table, "%s", !waiting ? "" : item->member.arrived ? "arrived" : "MISSING");
     }
     columns_print(&table, "  ", out);

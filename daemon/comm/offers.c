@@ -97,17 +97,12 @@ static int decide(struct op *op, struct error *e)
     return 0;
 }
 
-/* Both ends have agreed. */
+/* Both ends have agreed, and what is to move has been decided. */
 static void start(struct op *op, uint64_t now)
 {
-    struct error e = { 0 };
-
     op->agreed_us = now;
     op_set_state(op, OP_AGREEING);
-    if (decide(op, &e) < 0)
-        op_break(op, &e, now);
-    else
-        op_start(op, now);
+    op_start(op, now);
 }
 
 /* ---- the source */
@@ -153,11 +148,14 @@ static struct op *find_offered(const struct comm *c, uint32_t node, uint64_t num
 void offers_hear_answer(struct comm *c, uint32_t node, const struct peer_message *m, uint64_t now)
 {
     struct op *op = find_offered(c, node, m->accept.number);
+    struct error e = { 0 };
 
     if (!op || op->state != OP_ARRIVING)
         talk_fail_for(c, node, "an answer to what was not offered", now);
     else if (m->accept.error.code)
         op_end(op, &m->accept.error, now);
+    else if (decide(op, &e) < 0) /* though the destination could */
+        op_break(op, &e, now);
     else
         start(op, now);
 }
@@ -185,7 +183,7 @@ static void answer(struct op *op, uint64_t now)
     struct text t = { 0 };
 
     op->comm->nodes->items[op->offer->node].nwaiting--;
-    if (agreement_check(views, 2, &why) == 0) {
+    if (agreement_check(views, 2, &why) == 0 && decide(op, &why) == 0) {
         send_answer(op, &e);
         start(op, now);
         return;

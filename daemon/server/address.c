@@ -76,6 +76,23 @@ int address_parse(const char *text, struct address *ret, struct error *e)
     return 0;
 }
 
+int address_to_advertise(const char *listen, const char *advertise, struct address *ret,
+                         struct error *e)
+{
+    const bool own = !*advertise;
+    int r = address_parse(own ? listen : advertise, ret, e);
+
+    if (r < 0)
+        return r;
+    if (address_is_wildcard(ret))
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "%s is no address that others could reach this daemon at: 'advertise' one",
+                         ret->text);
+    if (!own && ret->port == 0)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "advertise: %s has no port", ret->text);
+    return 0;
+}
+
 void address_of(const struct sockaddr *sa, struct address *ret)
 {
     const struct sockaddr_in *v4 = (const void *)sa;

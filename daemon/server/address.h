@@ -23,6 +23,13 @@ struct address {
 /* Return: 0, or -ERROR_INVALID_ARGUMENT worded in `e`. A port of 0 is read as any other. */
 int address_parse(const char *text, struct address *ret, struct error *e);
 
+/*
+ * What others are told: `advertise`, or, where that is "", where this daemon listens, whose port may
+ * not be known yet. Return: 0, or -ERROR_INVALID_ARGUMENT: it is none that others could reach.
+ */
+int address_to_advertise(const char *listen, const char *advertise, struct address *ret,
+                         struct error *e);
+
 /* The address of an internet socket. */
 void address_of(const struct sockaddr *sa, struct address *ret);
 

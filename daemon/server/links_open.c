@@ -102,23 +102,6 @@ static int links_listen(struct links *links, struct address *a, struct error *e)
     return 0;
 }
 
-/* What others are told: `advertise`, or where it listens, whose port may not be known yet. */
-static int read_advertised(const struct links_config *config, struct address *ret, struct error *e)
-{
-    const bool own = !*config->advertise;
-    int r = address_parse(own ? config->listen : config->advertise, ret, e);
-
-    if (r < 0)
-        return r;
-    if (address_is_wildcard(ret))
-        return error_set(e, ERROR_INVALID_ARGUMENT,
-                         "%s is no address that others could reach this daemon at: 'advertise' one",
-                         ret->text);
-    if (!own && ret->port == 0)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "advertise: %s has no port", ret->text);
-    return 0;
-}
-
 static void set_self(struct party *self, const struct links_config *config)
 {
     self->version_min = config->version_min;
@@ -137,7 +120,7 @@ static int links_start(struct links *links, const struct links_config *config, s
         return error_set(e, ERROR_SYSTEM, "libsodium does not start");
     r = address_parse(config->listen, &listen, e);
     if (r == 0)
-        r = read_advertised(config, &advertised, e);
+        r = address_to_advertise(config->listen, config->advertise, &advertised, e);
     if (r == 0)
         r = links_listen(links, &listen, e);
     if (r < 0)

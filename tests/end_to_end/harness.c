@@ -308,6 +308,15 @@ void world_open(struct world *w, const struct harness *h, uint32_t nranks, uint3
     join_all(w);
 }
 
+void world_open_across(struct world *w, const struct harness nodes[2], const uint32_t *node_of,
+                       uint32_t nranks)
+{
+    *w = (struct world){ .nranks = nranks, .nconns = nranks, .across = true };
+    for (uint32_t r = 0; r < nranks; r++)
+        expect_ok(ruccl_connect(nodes[node_of[r]].socket, "rank", &w->conns[r]), "connect");
+    join_all(w);
+}
+
 void world_join(struct world *w, const struct world *of)
 {
     *w = *of;

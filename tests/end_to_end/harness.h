@@ -61,6 +61,7 @@ void harness_expect_usage(const struct harness *h, const struct harness_usage *b
 
 struct world {
     uint32_t nranks, nconns;
+    bool across; /* its ranks are not all of one node */
     struct ruccl_conn *conns[HARNESS_RANKS];
     struct ruccl_comm comms[HARNESS_RANKS];
     uint64_t sequence; /* of the last collective that every rank has called */
@@ -68,6 +69,9 @@ struct world {
 
 /* nconns: nranks, or 1 for all ranks on one connection. */
 void world_open(struct world *w, const struct harness *h, uint32_t nranks, uint32_t nconns);
+/* The same with a daemon on each of two nodes: rank r is on nodes[node_of[r]]. */
+void world_open_across(struct world *w, const struct harness nodes[2], const uint32_t *node_of,
+                       uint32_t nranks);
 /* One more communicator of the same ranks, over the connections of `of`. */
 void world_join(struct world *w, const struct world *of);
 void world_leave(struct world *w); /* the connections stay */

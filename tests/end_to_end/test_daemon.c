@@ -150,7 +150,7 @@ static void a_network_that_cannot_be_ends_it_with_a_sentence(void **state)
         const char *arguments[3], *why;
     } rows[] = {
         { { "--set=listen=0.0.0.0:0" }, "0.0.0.0:0 is no address that others could reach" },
-        { { "--set=listen=192.0.2.1:7" }, "cannot listen at 192.0.2.1:7" },
+        { { "--set=listen=192.0.2.1:7" }, "192.0.2.1" },
         { { "--set=listen=127.0.0.1:0", "--set=cluster_key=/nonexistent" },
           "cluster key /nonexistent: No such file" },
         { { "--set=listen=127.0.0.1:0", "--set=cluster_key=/dev/null" },

@@ -1,21 +1,15 @@
 /* An idle daemon with idle clients uses no CPU: at first, and after work. */
-#include <dirent.h>
-#include <inttypes.h>
 #include <poll.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "shared/base.h"
 #include "tests/end_to_end/actors.h"
+#include "tests/end_to_end/cost.h"
 #include "tests/unit/unit.h"
 
 #define CLIENTS     8u
 #define IDLE_S      5   /* twice */
 #define SETTLE_MS   200 /* for what is left of the work before */
-#define TICKS       1   /* that a clock's edge may bring */
-#define SWITCHES    2
 #define WORK_ROUNDS 200
 
 static struct harness harness;
@@ -26,65 +20,6 @@ static int drop_curtain(void **state)
     (void)state;
     stage = stage_close(stage);
     return harness_stop(&harness);
-}
-
-/* Of all threads. */
-struct cost {
-    uint64_t ticks, switches;
-};
-
-static uint64_t ticks_of(pid_t pid)
-{
-    char path[64], line[1024] = "";
-    uint64_t user = 0, system = 0;
-    const char *fields;
-    FILE *f;
-
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    f = fopen(path, "re");
-    assert_non_null(f);
-    assert_non_null(fgets(line, sizeof(line), f));
-    fclose(f);
-    fields = strrchr(line, ')');
-    assert_non_null(fields);
-    assert_int_equal(sscanf(fields,
-                            ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64,
-                            &user, &system),
-                     2);
-    return user + system;
-}
-
-static uint64_t switches_of_thread(const char *pid_dir, const char *thread)
-{
-    char path[128], line[256];
-    uint64_t n = 0;
-    FILE *f;
-
-    snprintf(path, sizeof(path), "%s/%.32s/status", pid_dir, thread);
-    f = fopen(path, "re");
-    while (f && fgets(line, sizeof(line), f))
-        if (sscanf(line, "voluntary_ctxt_switches: %" SCNu64, &n) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return n;
-}
-
-static struct cost cost_of(pid_t pid)
-{
-    struct cost cost = { .ticks = ticks_of(pid) };
-    struct dirent *entry;
-    char path[64];
-    DIR *dir;
-
-    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-    dir = opendir(path);
-    assert_non_null(dir);
-    while ((entry = readdir(dir)))
-        if (entry->d_name[0] != '.')
-            cost.switches += switches_of_thread(path, entry->d_name);
-    closedir(dir);
-    return cost;
 }
 
 /* ---- the clients */
@@ -130,16 +65,6 @@ static void play_client(struct stage *s, struct part *me)
 
 /* ---- the daemon and its clients, while they idle */
 
-static void expect_idle(const char *who, pid_t pid, struct cost before)
-{
-    struct cost after = cost_of(pid);
-
-    if (after.ticks > before.ticks + TICKS || after.switches > before.switches + SWITCHES)
-        fail_msg("%s: %llu ticks and %llu wake-ups in %d idle seconds", who,
-                 (unsigned long long)(after.ticks - before.ticks),
-                 (unsigned long long)(after.switches - before.switches), IDLE_S);
-}
-
 static void expect_all_idle(void)
 {
     struct cost daemon, clients[CLIENTS];
@@ -149,9 +74,9 @@ static void expect_all_idle(void)
     for (uint32_t i = 0; i < CLIENTS; i++)
         clients[i] = cost_of(stage->parts[i].pid);
     poll(NULL, 0, IDLE_S * 1000);
-    expect_idle("the daemon", harness.pid, daemon);
+    cost_expect_idle("the daemon", harness.pid, &daemon, IDLE_S);
     for (uint32_t i = 0; i < CLIENTS; i++)
-        expect_idle("a client", stage->parts[i].pid, clients[i]);
+        cost_expect_idle("a client", stage->parts[i].pid, &clients[i], IDLE_S);
 }
 
 TEST(idle_clients_and_their_daemon_use_no_cpu)

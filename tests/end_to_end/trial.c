@@ -35,7 +35,15 @@ static void trial_fail(const struct scene *s, uint32_t rank, const char *what)
              (unsigned long long)j->shift, s->nranks, rank, what);
 }
 
-static void check_stats(const struct scene *s, uint32_t rank, uint64_t sequence,
+/* Between nodes a pair of ranks may still be of one node. */
+static bool is_algorithm(const struct scene *s, bool across, const char *name)
+{
+    const bool of_a_node = strcmp(name, "hierarchical") == 0;
+
+    return of_a_node != across || (across && s->trial->kind == TRIAL_RING);
+}
+
+static void check_stats(const struct scene *s, uint32_t rank, const struct world *w,
                         struct ruccl_work *work)
 {
     const uint64_t n = scene_units(s);
@@ -54,9 +62,9 @@ static void check_stats(const struct scene *s, uint32_t rank, uint64_t sequence,
         trial_fail(s, rank, "another number of chunks than the budget gives");
     if (stats.peak_bytes > s->trial->budget)
         trial_fail(s, rank, "more bytes in flight than the budget allows");
-    if (strcmp(stats.algorithm, "hierarchical") != 0)
-        trial_fail(s, rank, "not the algorithm of a node");
-    if (stats.sequence != (s->trial->kind == TRIAL_RING ? 0 : sequence))
+    if (!is_algorithm(s, w->across, stats.algorithm))
+        trial_fail(s, rank, "not an algorithm of so many nodes");
+    if (stats.sequence != (s->trial->kind == TRIAL_RING ? 0 : w->sequence))
         trial_fail(s, rank, "not the collective's sequence number");
 }
 
@@ -183,7 +191,7 @@ void trial_run(struct tensors *t, const struct trial *trial)
                 trial_fail(&s, r, ruccl_last_error()->text);
     for (uint32_t r = 0; r < s.nranks; r++) {
         for (uint32_t i = 0; i < n; i++) {
-            check_stats(&s, r, t->world->sequence, works[r][i]);
+            check_stats(&s, r, t->world, works[r][i]);
             check_progress(&s, r, works[r][i]);
             if (trial->kind == TRIAL_ALL_TO_ALL_V)
                 check_counts(&s, r, works[r][i]);

@@ -40,7 +40,17 @@ class Units(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_are_safe(self):
+        # of 100; 10 of what counts is the network, which daemons of several nodes need
         run("systemd-analyze", "security", "--offline=true", "--threshold=20", self.service)
+
+    def test_key_is_passed_on_where_there_is_one(self):
+        name, _, source = re.search(r"^LoadCredential=(.*)$", self.text, re.M)[1].partition(":")
+        self.assertIn(f'"%s/{name}"', (SOURCE / "daemon/config.c").read_text())
+        # of a path that is missing the service manager makes a failure, of a name it does not
+        self.assertRegex(source, r"^[^/]+$")
+        self.assertIn(
+            f"/etc/credstore/{source}", (SOURCE / "deploy/man/ruccld.8").read_text(), "the manual"
+        )
 
     def test_user_is_made(self):
         user = re.search(r"^User=(\w+)$", self.text, re.MULTILINE)[1]

@@ -78,7 +78,7 @@ static const struct status_item items[] = {
                         .state = "failed",
                         .failure = "rank lost: rank 1 (pid 9) died" } },
     { .kind = STATUS_COMMUNICATOR,
-      .communicator = { .communicator = 9, .nranks = 4, .state = "joining" } },
+      .communicator = { .communicator = 9, .nranks = 4, .present = 1, .state = "joining" } },
     { .kind = STATUS_MEMBER,
       .member = { .communicator = 7,
                   .session = 1,
@@ -110,6 +110,8 @@ static const struct status_item items[] = {
                   .rank = 2,
                   .pid = 7,
                   .last = "barrier 40" } },
+    { .kind = STATUS_MEMBER,
+      .member = { .communicator = 9, .rank = 3, .pid = 55, .last = "on node-2" } },
 };
 
 static const char expected_text[] =
@@ -138,7 +140,9 @@ static const char expected_text[] =
     "  RANK   PID  SESSION  NEXT  LAST          AGO\n"
     "     0  4301        1     0  joined  1 min 1 s\n"
     "\n"
-    "communicator 9: joining, 0 of 4 ranks present, 0 operations completed\n";
+    "communicator 9: joining, 1 of 4 ranks present, 0 operations completed\n"
+    "  RANK  PID  SESSION  NEXT  LAST       AGO\n"
+    "     3   55                 on node-2\n";
 
 static void fill(struct status *s)
 {
@@ -261,7 +265,7 @@ static void test_json_holds_everything_under_its_communicator(void **state)
     assert_string_equal(json_text_at(communicators, 1, "failure"),
                         "rank lost: rank 1 (pid 9) died");
     assert_int_equal(json_array_size(json_object_get(json_array_get(communicators, 2), "members")),
-                     0);
+                     1);
     json_decref(root);
     status_fini(&s);
 }

@@ -10,10 +10,11 @@
         comm.bounded(1 << 20).all_reduce(gradient, op="mean")  # the same bits in 1 MiB chunks
         comm.leave()
 
-One rank makes the id with conn.new_id() and hands it to the others by whatever means. Failures are
-subclasses of ruccl.Error that say what is still of use; see ruccl.errors. Every function may be
-called from any thread, and lets other Python threads run while it waits. After a fork the child may
-only close its connections.
+One rank makes the id with conn.new_id() and hands it to the others by whatever means. Ranks may be
+on several nodes, each connected to its own node's daemon; no call differs. Failures are subclasses
+of ruccl.Error that say what is still of use; see ruccl.errors. Every function may be called from
+any thread, and lets other Python threads run while it waits. After a fork the child may only close
+its connections.
 """
 
 from ._library import lib as _lib

@@ -86,7 +86,8 @@ class Connection:
     def new_id(self):
         """A fresh communicator id, a str to hand to every rank by whatever means.
 
-        Good for one communicator; lapses if nobody has joined within ten minutes.
+        Good for one communicator; lapses if nobody has joined within ten minutes. Ranks of other
+        nodes can join by it where the daemon listens to them.
         """
         text = ctypes.create_string_buffer(_library.ID_BYTES)
         with self._gate:
@@ -102,9 +103,10 @@ class Connection:
         """Joins as `rank` of `world_size`; returns a Communicator once all ranks have joined.
 
         label       shown by rucclctl and in errors, at most 63 bytes
-        timeout     seconds for the join and for each operation, from its first rank's arrival; None
-                    for none. The same for every rank, as is
-        algorithm   forced by name, or None for the cheapest that fits
+        timeout     seconds for the join and for each operation, from its first rank's arrival on
+                    the node; None for none. The same for every rank, as is
+        algorithm   forced by name: "hierarchical" on one node; "direct", "pairwise",
+                    "halving-doubling", "tree" or "ring" between nodes. None: the cheapest that fits
         Errors: NOT_FOUND, DUPLICATE_RANK, MISMATCH, TIMEOUT (naming who is missing), PERMISSION,
         QUOTA.
         """

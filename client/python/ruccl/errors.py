@@ -101,7 +101,8 @@ class Timeout(CommunicatorFailed):
 
 
 class RankLost(CommunicatorFailed):
-    """A member's process died or disconnected; the text names rank, pid and host."""
+    """A member's process died or disconnected, and the text names rank, pid and host; or the link
+    with the daemon of its node was lost, and it names that."""
 
 
 class RankLeft(CommunicatorFailed):

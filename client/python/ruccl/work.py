@@ -35,8 +35,9 @@ class Stats(NamedTuple):
     run_us          microseconds from then until the last byte was written
     chunks          how many
     chunk_elements  elements of a full one; rows for all_to_all_v
-    peak_bytes      most tensor bytes in flight outside inputs and outputs; never above the budget
-    algorithm       its name
+    peak_bytes      most tensor bytes in flight on this node outside inputs and outputs; never above
+                    the budget
+    algorithm       its name, as join() takes it
     """
 
     sequence: int
