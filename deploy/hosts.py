@@ -174,13 +174,13 @@ class Host(_Namespace):
         return made[0]
 
     def limit(self, rate):
-        """To so much ("100mbit") in each direction; None: no limit."""
+        """To so much ("100mbit") in each direction; None: no limit, and no delay."""
         for place, interface in ((self, "eth0"), (self._switch, self._port)):
-            if rate is None:
-                place.run("tc", "qdisc", "del", "dev", interface, "root")
-            else:
+            if rate is not None:
                 place.run("tc", "qdisc", "replace", "dev", interface, "root",
                           "tbf", "rate", rate, "burst", "64kb", "latency", "50ms")  # fmt: skip
+            elif "noqueue" not in place.run("tc", "qdisc", "show", "dev", interface):
+                place.run("tc", "qdisc", "del", "dev", interface, "root")
 
     def lose(self, percent):
         """Loses that share of the packets that come in; 0: none any more."""

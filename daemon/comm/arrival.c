@@ -298,7 +298,7 @@ int arrival_new_start(struct member *m, uint32_t id, enum collective_id kind, ui
     if (!a)
         return -ENOMEM;
     arrival_init(a, m, serial, cell, now);
-    a->d.kind = kind;
+    a->d = (struct descriptor){ .kind = kind }; /* all of it is told to other nodes */
     a->starts = id;
     *ret = a;
     return 0;

@@ -168,6 +168,8 @@ void text_add_operation(struct text *t, const struct comm *c, enum collective_id
                         uint64_t sequence);
 /* Appends "'train': ", if the communicator has a label. */
 void text_add_label(struct text *t, const struct comm *c);
+/* Appends "rank 3 (pid 7 on host)". */
+void text_add_rank(struct text *t, uint32_t rank, pid_t pid, const char *host);
 /* Appends "all_reduce 6", and the other form "all_reduce 6, 2.1 s ago". */
 void text_add_last_call(struct text *t, const struct member *m);
 void text_add_last(struct text *t, const struct member *m, uint64_t now);

@@ -132,7 +132,8 @@ uint32_t op_ranks(const struct op *op, bool arrived, uint32_t *ret)
 
 static void add_last_here(const struct member *m, uint64_t now, struct text *t)
 {
-    text_add(t, "rank %u (pid %d) last: ", m->rank, (int)m->pid);
+    text_add_rank(t, m->rank, m->pid, m->comm->comms->config.host);
+    text_add(t, " last: ");
     text_add_last(t, m, now);
 }
 
@@ -143,12 +144,11 @@ static void add_last_there(const struct op *op, uint32_t rank, struct text *t)
     const struct answer *answer = op->answers ? op->answers[node] : NULL;
     const struct absent *absent = answer ? find_absent(answer, rank) : NULL;
 
-    text_add(t, "rank %u (pid %d on %s) ", rank, (int)op->comm->seats[rank].pid,
-             n->items[node].host);
+    text_add_rank(t, rank, (pid_t)op->comm->seats[rank].pid, n->items[node].host);
     if (absent)
-        text_add(t, "last: %s", absent->last);
+        text_add(t, " last: %s", absent->last);
     else
-        text_add(t, "whose node has not answered");
+        text_add(t, " whose node has not answered");
 }
 
 static void add_absent(const struct op *op, const uint32_t *ranks, uint32_t n, uint64_t now,

@@ -273,8 +273,8 @@ static void on_left(struct comm *c, uint32_t node, uint32_t rank, uint64_t now)
     if (!is_awaited(c, node, rank))
         return;
     text_add_label(&t, c);
-    error_set(&e, ERROR_RANK_LEFT, "%srank %u (pid %d on %s) left while others need it", t.s, rank,
-              (int)seat->pid, n->items[node].host);
+    text_add_rank(&t, rank, (pid_t)seat->pid, n->items[node].host);
+    error_set(&e, ERROR_RANK_LEFT, "%s left while others need it", t.s);
     error_add_rank(&e, rank);
     comm_fail(c, &e, now);
 }

@@ -93,8 +93,9 @@ void windows_add_laggards(const struct op *op, struct text *t, struct error *e)
         if (!a || !a->member || !run_stage_holds(&a->stage, end))
             continue;
         error_add_rank(e, a->rank);
-        if (n++ < 4)
-            text_add(t, "%srank %u (pid %d)",
-                     n > 1 ? ", " : "; its memory is waited for: ", a->rank, (int)a->member->pid);
+        if (n++ >= 4)
+            continue;
+        text_add(t, "%s", n > 1 ? ", " : "; its memory is waited for: ");
+        text_add_rank(t, a->rank, a->member->pid, op->comm->comms->config.host);
     }
 }

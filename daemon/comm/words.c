@@ -19,6 +19,11 @@ void text_add_label(struct text *t, const struct comm *c)
         text_add(t, "'%s': ", c->label);
 }
 
+void text_add_rank(struct text *t, uint32_t rank, pid_t pid, const char *host)
+{
+    text_add(t, "rank %u (pid %d on %s)", rank, (int)pid, host);
+}
+
 void text_add_last_call(struct text *t, const struct member *m)
 {
     const struct collective *row = collective_get(m->last_kind);
@@ -37,12 +42,11 @@ void text_add_last(struct text *t, const struct member *m, uint64_t now)
 void gone_error(const struct member *m, enum error_code code, const char *what, uint64_t now,
                 struct error *ret)
 {
-    const struct comm *c = m->comm;
     struct text t = { 0 };
 
-    text_add_label(&t, c);
-    text_add(&t, "rank %u (pid %d on %s) %s; last: ", m->rank, (int)m->pid, c->comms->config.host,
-             what);
+    text_add_label(&t, m->comm);
+    text_add_rank(&t, m->rank, m->pid, m->comm->comms->config.host);
+    text_add(&t, " %s; last: ", what);
     text_add_last(&t, m, now);
     error_set(ret, code, "%s", t.s);
     error_add_rank(ret, m->rank);

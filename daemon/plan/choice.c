@@ -71,19 +71,30 @@ static int memory_error(const struct descriptor *d, struct error *e)
     return error_set(e, ERROR_NO_MEMORY, "%s: no memory for a plan", collective_get(d->kind)->name);
 }
 
-/* The least bytes by which a row moves one element, or row, at a time. */
+/* What chunks of `length` elements take by the table of chunks, and what a row then has staged or
+ * under way; in elements. Return: 0 or -ENOMEM. */
+static int needs_of(const struct choosing *c, const struct algorithm *a, uint64_t length,
+                    uint64_t *ret_shared, uint64_t *ret_peak)
+{
+    *ret_shared = UINT64_MAX;
+    mul_u64(chunk_sharers(c->d), length, ret_shared);
+    return price_peak(a, &c->job, length, ret_peak);
+}
+
+/*
+ * The bytes from which on a row works: those of one element, or row, at a time; or, since the
+ * rounds of an exchange are as long as a budget lets them be, of all at once. Return: 0 or -ENOMEM.
+ */
 static int least_budget(const struct choosing *c, const struct algorithm *a, uint64_t *ret)
 {
-    uint64_t most = 0, shared = UINT64_MAX;
-    int r = price_peak(a, &c->job, c->job.length, &most);
+    uint64_t shared, peak = 0;
+    int r = needs_of(c, a, c->job.length, &shared, &peak);
 
-    if (r < 0)
-        return r;
-    mul_u64(chunk_sharers(c->d), c->job.length, &shared);
-    *ret = BUDGET_NONE; /* where no number is enough: rounds are as long as a budget lets them be */
-    if (most <= shared || !c->job.whole)
-        mul_u64(MAX(most, shared), c->job.width, ret);
-    return 0;
+    if (r == 0 && c->job.whole && peak > shared)
+        r = needs_of(c, a, c->job.load.count, &shared, &peak);
+    *ret = BUDGET_NONE; /* where no number is enough */
+    mul_u64(MAX(peak, shared), c->job.width, ret);
+    return r;
 }
 
 /* ---- between nodes */
@@ -137,27 +148,32 @@ static struct job make_job(const struct choosing *c)
     };
 }
 
-/* Names the least budget with which any of the rows called `name` (NULL: any) moves something. */
+/* Names the least budget with which any of the rows called `name` (NULL: any) moves something, and
+ * the rows that this one is enough for. */
 static int budget_error(struct choosing *c, const char *name, struct error *e)
 {
-    struct descriptor d = *c->d;
+    const struct descriptor *d = c->d;
     uint64_t least = UINT64_MAX, row = 1;
+    struct text enough = { 0 };
 
     /* one element, or row, of all there is */
-    if (is_exchange(&d))
-        shape_row_count(&d.shape, &row);
+    if (is_exchange(d))
+        shape_row_count(&d->shape, &row);
     c->job.length = row;
-    for (const struct algorithm *a = NULL; (a = next_row(a, &d, c->job.load.nnodes, name));) {
+    for (const struct algorithm *a = NULL; (a = next_row(a, d, c->job.load.nnodes, NULL));) {
         uint64_t bytes;
 
         if (least_budget(c, a, &bytes) < 0)
-            return memory_error(&d, e);
-        least = MIN(least, bytes);
+            return memory_error(d, e);
+        if (bytes <= d->budget)
+            text_add(&enough, "%s%s", enough.len ? ", " : "; it is enough for auto, ", a->name);
+        if (!name || !strcmp(name, a->name))
+            least = MIN(least, bytes);
     }
     return error_set(e, ERROR_BUDGET_TOO_SMALL,
-                     "%s%s%s: a budget of %llu bytes is too small; the least that works is %llu",
-                     collective_get(d.kind)->name, name ? " by " : "", name ? name : "",
-                     (unsigned long long)d.budget, (unsigned long long)least);
+                     "%s%s%s: a budget of %llu bytes is too small; the least that works is %llu%s",
+                     collective_get(d->kind)->name, name ? " by " : "", name ? name : "",
+                     (unsigned long long)d->budget, (unsigned long long)least, enough.s);
 }
 
 /* Of the rows called `name` (NULL: of all) that fit. Return: 0, -ENOMEM or PRICE_NONE. */

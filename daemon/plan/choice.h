@@ -33,7 +33,7 @@ struct choice_spec {
  * budget the limit is what would give chunks this length. A pair is always on one node here, and
  * nothing is forced on it.
  * Return: 0, -ERROR_UNSUPPORTED_ALGORITHM naming the rows that fit, -ERROR_BUDGET_TOO_SMALL naming
- * the least budget that works, or -ERROR_NO_MEMORY.
+ * the least budget that works and the rows that this one is enough for, or -ERROR_NO_MEMORY.
  */
 int choice_make(const struct choice_spec *s, const struct frame *f, struct choice *ret,
                 struct error *e);

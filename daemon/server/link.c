@@ -149,7 +149,7 @@ void link_send(struct link *l, const struct peer_message *m)
         wire_send_message(l->wire, m);
         return;
     }
-    len = peer_codec_encode(l->wires->codec, m, &bytes);
+    len = wires_encode(l->wires, m, &bytes);
     if (len < 0)
         link_fail(l, ERROR_SYSTEM, "cannot write a message to it");
     else

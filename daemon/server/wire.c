@@ -227,7 +227,8 @@ static uint64_t wire_watch(struct wire *w, uint64_t now)
     if (w->expecting <= 0)
         return TIME_NEVER;
     if (now >= since + ws->peer_timeout_us) {
-        wire_doom(w, false, ERROR_RANK_LOST, "has been silent for %.1f s",
+        wire_doom(w, false, ERROR_RANK_LOST, "%s for %.1f s",
+                  w->have ? "has not finished a message" : "has been silent",
                   (double)(now - since) / 1e6);
         return TIME_NEVER;
     }

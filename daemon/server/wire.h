@@ -105,6 +105,9 @@ void wire_close(struct wire *w);
 /* WIRE_UP. Sealed, and written as far as the socket has room, in this call. */
 void wire_send(struct wire *w, const void *bytes, size_t len);
 void wire_send_message(struct wire *w, const struct peer_message *m);
+/* As peer_codec_encode(); what breaks a limit is this daemon's own fault, and logged as an error.
+ */
+int64_t wires_encode(struct wires *ws, const struct peer_message *m, const void **ret);
 /* WIRE_UP. +1, -1: while the sum is above 0 a silent peer is a lost one. */
 void wire_expect(struct wire *w, int change);
 /* WIRE_UP. Asks the other end for a sign of life: trusted() or ended() follow. */
@@ -121,7 +124,7 @@ const struct party *wire_party(const struct wire *w);
 /* Where it was dialled, or accepted from. */
 const struct address *wire_address(const struct wire *w);
 struct transport_peer *wire_peer(const struct wire *w);
-/* When a byte came last. */
+/* When a message came last, whole and as it was sent. */
 uint64_t wire_heard(const struct wire *w);
 
 #endif

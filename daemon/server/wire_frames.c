@@ -18,9 +18,25 @@ struct chunk {
     uint8_t bytes[];
 };
 
-static void wire_write_failed(struct wire *w, int err)
+/* Who closes at once has not read all that was sent to it: then it is no plain end, here. */
+static bool is_closed(int err)
 {
-    wire_doom(w, false, ERROR_RANK_LOST, "the connection broke: %s", uv_strerror(err));
+    return err == UV_EOF || err == UV_ECONNRESET || err == UV_EPIPE;
+}
+
+/* What a read or a write has found out. */
+static void wire_cut(struct wire *w, int err)
+{
+    const char *hint =
+        w->proven ? "; its log says why" : ": have both the same cluster_key? Its log says why";
+
+    if (w->state == WIRE_UP && err == UV_EOF)
+        wire_doom(w, false, ERROR_RANK_LOST, "has died, or the connection was cut");
+    else if (w->state == WIRE_UP || !is_closed(err))
+        wire_doom(w, false, ERROR_RANK_LOST, "the connection broke: %s", uv_strerror(err));
+    else
+        wire_doom(w, false, ERROR_RANK_LOST, "closed the connection during the handshake%s",
+                  w->dialled ? hint : "");
 }
 
 static void on_written(uv_write_t *request, int status)
@@ -28,7 +44,7 @@ static void on_written(uv_write_t *request, int status)
     struct chunk *chunk = container_of(request, struct chunk, request);
 
     if (status < 0 && status != UV_ECANCELED)
-        wire_write_failed(chunk->wire, status);
+        wire_cut(chunk->wire, status);
     free(chunk);
 }
 
@@ -63,7 +79,7 @@ static void wire_write(struct wire *w, struct chunk *chunk)
     if (r >= 0 || r == UV_EAGAIN)
         r = uv_write(&chunk->request, stream, &rest, 1, on_written);
     if (r < 0) {
-        wire_write_failed(w, r);
+        wire_cut(w, r);
         free(chunk);
     }
 }
@@ -99,10 +115,20 @@ void wire_send(struct wire *w, const void *bytes, size_t len)
     wire_write(w, chunk);
 }
 
+int64_t wires_encode(struct wires *ws, const struct peer_message *m, const void **ret)
+{
+    int64_t len = peer_codec_encode(ws->codec, m, ret);
+
+    if (len == -EMSGSIZE)
+        log_error(NULL, "a message (%d) has a field above its limit; this is a fault of ruccld",
+                  (int)m->kind);
+    return len;
+}
+
 void wire_send_message(struct wire *w, const struct peer_message *m)
 {
     const void *bytes;
-    int64_t len = peer_codec_encode(w->ws->codec, m, &bytes);
+    int64_t len = wires_encode(w->ws, m, &bytes);
 
     if (len < 0)
         wire_doom(w, false, ERROR_SYSTEM, "cannot write a message to it: %s", strerror((int)-len));
@@ -292,6 +318,7 @@ static void wire_take_message(struct wire *w, const struct peer_message *m)
 /* A sign of life, and of the right one: it opened. */
 static void wire_trust(struct wire *w)
 {
+    w->heard = service_now();
     if (!w->doubted)
         return;
     w->doubted = false;
@@ -391,19 +418,6 @@ static void on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)
     *ret = uv_buf_init((char *)w->bytes + w->have, (unsigned)(w->size - w->have));
 }
 
-static void wire_cut(struct wire *w, int err)
-{
-    if (err != UV_EOF)
-        wire_doom(w, false, ERROR_RANK_LOST, "the connection broke: %s", uv_strerror(err));
-    else if (w->state == WIRE_UP)
-        wire_doom(w, false, ERROR_RANK_LOST, "has died, or the connection was cut");
-    else if (w->dialled)
-        wire_doom(w, false, ERROR_RANK_LOST,
-                  "closed the connection during the handshake; its log says why");
-    else
-        wire_doom(w, false, ERROR_RANK_LOST, "closed the connection during the handshake");
-}
-
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
 {
     struct wire *w = stream->data;
@@ -417,7 +431,6 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
     } else if (w->state == WIRE_PARTING) {
         w->have = 0;
     } else if (n > 0) {
-        w->heard = service_now();
         w->have += (size_t)n;
         wire_take_frames(w);
     }

@@ -204,11 +204,10 @@ TEST(a_stopped_rank_times_out_by_name)
     kill(stopped->pid, SIGCONT);
     stage_dismiss(&stage->parts[2]);
     stage_dismiss(stopped);
-    snprintf(
-        words, sizeof(words),
-        "barrier 2|timeout after 0.4 s|ranks 0, 2 arrived|rank 1 did not|rank 1 (pid %d) last: "
-        "all_reduce 1",
-        (int)stopped->pid);
+    snprintf(words, sizeof(words),
+             "barrier 2|timeout after 0.4 s|ranks 0, 2 arrived|rank 1 did not|rank 1 (pid %d on |"
+             "last: all_reduce 1",
+             (int)stopped->pid);
     for (uint32_t i = 0; i < 3; i++) {
         stage_expect(&stage->parts[i], 0, RUCCL_TIMEOUT, words, since_us + SHORT_TIMEOUT_US);
         stage_expect(&stage->parts[i], 1, RUCCL_TIMEOUT, words, since_us + SHORT_TIMEOUT_US);

@@ -205,7 +205,7 @@ TEST(a_stopped_rank_times_out_by_name)
     kill(victim->pid, SIGSTOP);
     stage_dismiss(&stage->parts[0]);
     stage_dismiss(&stage->parts[1]);
-    snprintf(words, sizeof(words), "timeout after|its memory is waited for: rank 2 (pid %d)",
+    snprintf(words, sizeof(words), "timeout after|its memory is waited for: rank 2 (pid %d on ",
              (int)victim->pid);
     for (uint32_t i = 0; i < 2; i++)
         stage_expect(&stage->parts[i], 0, RUCCL_TIMEOUT, words, stopped_us + TIMEOUT_US);

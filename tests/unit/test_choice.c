@@ -247,8 +247,6 @@ static void try_forced_budgets(const struct placement *nodes)
         d.budget = named;
         assert_int_equal(choose(&d, nodes, a->name, 37, &c, &e), 0);
         assert_ptr_equal(c.algorithm, a);
-        if (named == BUDGET_NONE)
-            continue; /* an exchange, all at once */
         assert_within(&c, &d, nodes);
         d.budget = named - 1;
         assert_int_equal(choose(&d, nodes, a->name, 37, &c, &e), -ERROR_BUDGET_TOO_SMALL);
@@ -258,6 +256,28 @@ static void try_forced_budgets(const struct placement *nodes)
 TEST(a_forced_row_names_the_least_budget_that_it_works_with)
 {
     walk_placements(3, try_forced_budgets);
+}
+
+TEST(an_exchange_that_fits_all_at_once_only_says_so_and_what_would_do)
+{
+    _cleanup_(placement_freep) struct placement *nodes = placement_of(3, 2);
+    struct descriptor d = of_bytes(COLLECTIVE_ALL_TO_ALL, nodes, 37 * 4);
+    struct error e = { 0 };
+    struct choice c;
+
+    d.budget = 4 * 6 * 10; /* rounds of 10 rows; both other nodes take 8 of each at a time */
+    assert_int_equal(choose(&d, nodes, "direct", 37, &c, &e), -ERROR_BUDGET_TOO_SMALL);
+    assert_string_equal(e.text, "all_to_all by direct: a budget of 240 bytes is too small; the "
+                                "least that works is 1184; it is enough for auto, pairwise");
+    assert_int_equal(choose(&d, nodes, "pairwise", 37, &c, &e), 0);
+    d.budget = 1184;
+    assert_int_equal(choose(&d, nodes, "direct", 37, &c, &e), 0);
+    assert_int_equal(c.chunking.chunks, 1);
+    d.budget = 1; /* for nobody */
+    e = (struct error){ 0 };
+    assert_int_equal(choose(&d, nodes, "pairwise", 37, &c, &e), -ERROR_BUDGET_TOO_SMALL);
+    assert_string_equal(e.text, "all_to_all by pairwise: a budget of 1 bytes is too small; the "
+                                "least that works is 24");
 }
 
 /* ---------------------------------------------------------------- all nodes alike */
@@ -624,6 +644,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(every_least_budget_works_and_none_is_exceeded),
         CASE(a_forced_row_names_the_least_budget_that_it_works_with),
+        CASE(an_exchange_that_fits_all_at_once_only_says_so_and_what_would_do),
         CASE(all_nodes_choose_alike),
         CASE(recipes_of_all_nodes_are_sound_together),
         CASE(a_recipe_has_a_plan_for_each_length_of_piece),

@@ -1,6 +1,7 @@
 /* Communicators over several nodes: how they agree, and what they move. */
 #include "tests/unit/unit.h"
 
+#include <malloc.h>
 #include <string.h>
 
 #include "daemon/comm/persistent.h"
@@ -518,6 +519,31 @@ TEST(persistent_operations_start_on_all_nodes)
     cluster_close();
 }
 
+/* What is said of a start is told, whatever lay where its arrival is. */
+TEST(starts_say_nothing_that_they_were_not_told)
+{
+    cluster_open(2, 4);
+    mallopt(M_PERTURB, 0xa5);
+    cluster_join(0, 8, split_evenly);
+    fill(8, 101);
+    for (uint32_t r = 0; r < 8; r++) {
+        struct post post = cluster_describe(r, COLLECTIVE_ALL_REDUCE, DTYPE_I32, 101);
+
+        post.persistent = true;
+        assert_int_equal(cluster_post(r, &post), 0);
+    }
+    cluster_run();
+    /* more at once than there are arrivals that have been used before */
+    for (uint32_t k = 0; k < 16; k++)
+        for (uint32_t r = 0; r < 8; r++)
+            assert_int_equal(member_start(cluster_rank(r)->member, 1, k, NULL, cluster_now()), 0);
+    cluster_run();
+    expect_moved(8, COLLECTIVE_ALL_REDUCE, 101);
+    leave_all(8);
+    cluster_close();
+    mallopt(M_PERTURB, 0);
+}
+
 /* ---- pairs */
 
 static void post_pair(uint32_t rank, enum collective_id kind, uint32_t peer, uint32_t tag,
@@ -652,6 +678,7 @@ int main(void)
         cmocka_unit_test(a_split_makes_groups_across_nodes),
         cmocka_unit_test(a_split_that_one_node_refuses_makes_nothing),
         cmocka_unit_test(persistent_operations_start_on_all_nodes),
+        cmocka_unit_test(starts_say_nothing_that_they_were_not_told),
         cmocka_unit_test(pairs_match_in_order_whoever_comes_first),
         cmocka_unit_test(ends_of_a_pair_that_disagree_are_told_the_same),
         cmocka_unit_test(what_one_end_of_a_pair_rejects_the_other_hears),

@@ -271,7 +271,8 @@ TEST(a_timeout_names_who_is_missing_on_every_node)
         assert_int_equal(rank->answers, 2);
         assert_int_equal(rank->error.code, ERROR_TIMEOUT);
         if (!strstr(rank->error.text, "ranks 0-2, 4, 6, 7 arrived, ranks 3, 5 did not") ||
-            !strstr(rank->error.text, "last: all_reduce 1, 30.0 s ago"))
+            !strstr(rank->error.text, "rank 3 (pid 103 on host0) last: all_reduce 1, 30.0 s ago; "
+                                      "rank 5 (pid 105 on host2) last: all_reduce 1, 30.0 s ago"))
             fail_msg("rank %u: %s", r, rank->error.text);
     }
     cluster_close();

@@ -451,6 +451,22 @@ TEST(one_that_hangs_up_in_the_handshake_is_a_loss)
     close(fd);
 }
 
+/* Without a key it does not even hear out who comes from elsewhere, and cannot say so. */
+TEST(one_that_hangs_up_unheard_may_be_of_another_key)
+{
+    char address[64];
+    int fd = raw_listen(address), connection = -1;
+    struct comms *a = start(0);
+    struct link *l = open_link(a, address, "", true);
+
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    run_until((connection = accept(fd, NULL, NULL)) >= 0);
+    run_for(10); /* what it greets with lies there unread */
+    close(connection);
+    lost_because(a, l, "have both the same cluster_key? Its log says why");
+    close(fd);
+}
+
 TEST(one_that_is_awaited_and_does_not_come_is_a_loss)
 {
     struct links_config config = plain_config(0);
@@ -572,6 +588,7 @@ int main(void)
         LINK_TEST(an_address_where_nobody_listens_is_a_loss),
         LINK_TEST(one_that_says_nothing_is_a_loss),
         LINK_TEST(one_that_hangs_up_in_the_handshake_is_a_loss),
+        LINK_TEST(one_that_hangs_up_unheard_may_be_of_another_key),
         LINK_TEST(one_that_is_awaited_and_does_not_come_is_a_loss),
         LINK_TEST(closing_loses_every_link_in_any_state),
         LINK_TEST(a_lost_link_takes_what_is_sent_and_forgets_it),

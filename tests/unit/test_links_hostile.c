@@ -171,6 +171,24 @@ TEST(a_frame_longer_than_any_ends_the_link)
     puppet_free(p);
 }
 
+TEST(a_frame_that_never_ends_is_silence)
+{
+    struct comms *a = start(0);
+    struct puppet *p = puppet_up(a, HIGHER, 1);
+    uint8_t head[FRAME_HEAD_BYTES];
+
+    frame_set_length(head, PEER_MESSAGE_BYTES);
+    assert_int_equal(send(p->fd, head, sizeof(head), MSG_NOSIGNAL), sizeof(head));
+    link_ops.expect(a->last_up, 1);
+    for (unsigned i = 0; i < 10 && !a->lost; i++) {
+        assert_int_equal(send(p->fd, head, 1, MSG_NOSIGNAL), 1);
+        run_for(PEER_TIMEOUT / MS / 4);
+    }
+    run_until(a->lost);
+    says(&a->why, "has not finished a message for 0.3 s");
+    puppet_free(p);
+}
+
 TEST(messages_out_of_their_turn_end_the_link)
 {
     static const enum peer_kind kinds[] = { PEER_PROOF, PEER_PAYLOAD };
@@ -630,6 +648,7 @@ int main(void)
         LINK_TEST(a_frame_that_was_tampered_with_ends_the_link),
         LINK_TEST(a_frame_that_is_repeated_ends_the_link),
         LINK_TEST(a_frame_longer_than_any_ends_the_link),
+        LINK_TEST(a_frame_that_never_ends_is_silence),
         LINK_TEST(messages_out_of_their_turn_end_the_link),
         LINK_TEST(a_message_before_the_set_up_ends_the_link),
         LINK_TEST(an_end_in_good_order_is_told_with_its_reason),

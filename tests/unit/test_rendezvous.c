@@ -404,7 +404,7 @@ TEST(a_timeout_names_who_arrived_and_what_the_others_did_last)
     assert_int_equal(w.people[0].error.code, ERROR_TIMEOUT);
     assert_non_null(strstr(w.people[0].error.text, "barrier 2 of 'job'"));
     assert_non_null(strstr(w.people[0].error.text, "rank 0 arrived, ranks 1, 2 did not"));
-    assert_non_null(strstr(w.people[0].error.text, "rank 1 (pid 501) last: barrier 1"));
+    assert_non_null(strstr(w.people[0].error.text, "rank 1 (pid 501 on here) last: barrier 1"));
 }
 
 TEST(an_idle_communicator_never_times_out)

@@ -691,7 +691,7 @@ TEST(a_timeout_names_whose_memory_is_waited_for)
     staged(2, 16, 0);
     w.now += TIMEOUT;
     comms_tick(w.comms, w.now);
-    expect_failure(ERROR_TIMEOUT, "its memory is waited for: rank 1 (pid 501)");
+    expect_failure(ERROR_TIMEOUT, "its memory is waited for: rank 1 (pid 501 on here)");
     assert_int_equal(w.people[0].error.nranks, 1);
     assert_int_equal(w.people[0].error.ranks[0], 1);
     expect_memory_free();
@@ -704,7 +704,7 @@ TEST(a_timeout_names_who_does_not_take_its_output)
     step();
     w.now += TIMEOUT;
     comms_tick(w.comms, w.now);
-    expect_failure(ERROR_TIMEOUT, "its memory is waited for: rank 2 (pid 502)");
+    expect_failure(ERROR_TIMEOUT, "its memory is waited for: rank 2 (pid 502 on here)");
     assert_int_equal(w.people[0].error.ranks[0], 2);
     expect_memory_free();
 }
