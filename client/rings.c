@@ -8,7 +8,8 @@
 #include "client/conn.h"
 #include "client/region.h"
 
-#define MISSES_MAX 16u
+#define MISSES_MAX   16u
+#define HALVINGS_MAX 4u
 
 static int rings_share(struct ruccl_conn *c, int memfd, int64_t deadline, struct error *e)
 {
@@ -54,16 +55,23 @@ void rings_close(struct rings *r)
     r->memory = NULL;
 }
 
-/* Where answers have been slower than any look, as with many more ranks than CPUs or with large
- * tensors, the looking takes from those who work: then only now and again. */
-static bool worth_looking(const struct rings *r)
+/* Where answers are slower than a look, as with many more ranks than CPUs, with large tensors or other
+ * nodes, looking takes from those who work: half as long after each in vain, then only now and
+ * again. */
+static int64_t time_to_look(const struct rings *r)
 {
-    return r->misses < MISSES_MAX || r->misses % MISSES_MAX == 0;
+    if (r->misses < MISSES_MAX)
+        return r->spin_ns >> MIN(r->misses, HALVINGS_MAX);
+    return r->misses % MISSES_MAX == 0 ? r->spin_ns : 0;
 }
 
 static bool look(struct rings *r, int64_t deadline)
 {
-    const int64_t until = MIN(conn_now() + r->spin_ns, deadline);
+    const int64_t ns = time_to_look(r);
+    const int64_t until = MIN(conn_now() + ns, deadline);
+
+    if (ns == 0)
+        return false;
 
     ring_disarm(&r->replies);
     while (ring_is_empty(&r->replies)) {
@@ -76,7 +84,7 @@ static bool look(struct rings *r, int64_t deadline)
 
 bool rings_wait(struct rings *r, int64_t deadline)
 {
-    bool found = worth_looking(r) && look(r, deadline);
+    const bool found = look(r, deadline);
 
     r->misses = found ? 0 : r->misses + 1;
     return found || !ring_arm(&r->replies);

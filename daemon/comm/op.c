@@ -323,13 +323,25 @@ void op_fail(struct op *op, const struct error *cause, uint64_t now)
     op_end(op, cause, now);
 }
 
+/* What the sentence says behind the collective's name, which the title has; NULL: it has none. */
+static const char *behind_name(const struct op *op, const char *text)
+{
+    const struct collective *c = collective_get(op_kind(op));
+    const size_t n = c ? strlen(c->name) : 0;
+
+    if (!c || strncmp(text, c->name, n) || (strncmp(text + n, ": ", 2) && text[n] != ' '))
+        return NULL;
+    return text + n;
+}
+
 void op_disagree(struct op *op, const struct error *why, bool compared, uint64_t now)
 {
+    const char *rest = behind_name(op, why->text);
     struct error e = { 0 };
     struct text t = { 0 };
 
     op_title(op, &t);
-    error_set(&e, why->code, "%s: %s", t.s, why->text);
+    error_set(&e, why->code, "%s%s%s", t.s, rest ? "" : ": ", rest ? rest : why->text);
     if (!compared) {
         e.nranks = why->nranks;
         memcpy(e.ranks, why->ranks, sizeof(e.ranks));

@@ -137,8 +137,16 @@ static void ticket_free(struct ticket *t)
     free(t);
 }
 
-static int not_found(const char *id, struct error *e)
+static int not_found(const struct comms *comms, const char *id, struct error *e)
 {
+    const char *home = id_home(id);
+
+    if (!comms->config.link_ops && home && strchr(home, ':'))
+        return error_set(
+            e, ERROR_NOT_FOUND,
+            "id '%s' was made by the daemon at %s, and the one here serves its own node "
+            "alone: 'listen' is not set in its configuration",
+            id, home);
     return error_set(e, ERROR_NOT_FOUND,
                      "no communicator can be joined by id '%s': it was not made here, was dropped, "
                      "has lapsed unjoined, or its communicator is over",
@@ -169,7 +177,7 @@ int comms_id_drop(struct comms *comms, uid_t uid, const char *id, struct error *
     struct ticket *t = find_ticket(comms, id);
 
     if (!t || t->failure || !comms_same_uid(comms, t->uid, uid))
-        return not_found(id, e);
+        return not_found(comms, id, e);
     ticket_free(t);
     return 0;
 }
@@ -351,7 +359,7 @@ int rendezvous_admit(struct comms *comms, const struct join *join, bool local, u
     if (!c && !t && local && is_elsewhere(comms, request->id))
         return found_guest(comms, join, now, ret, e);
     if ((!c && !t) || (!local && c && forming_is_guest(c->forming)))
-        return not_found(request->id, e);
+        return not_found(comms, request->id, e);
     /* of a guest the root says who may join */
     if (!forming_is_guest(c ? c->forming : NULL) &&
         !comms_same_uid(comms, c ? c->uid : t->uid, join->uid))

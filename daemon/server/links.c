@@ -301,11 +301,6 @@ static int ops_open(void *owner, const char *address, const char *node, bool dia
     struct link *l;
     int r;
 
-    if (!links)
-        return error_set(e, ERROR_INVALID_ARGUMENT,
-                         "%s is another node, and this daemon serves its own alone: 'listen' in "
-                         "its configuration gives it a network",
-                         *address ? address : node);
     r = find_or_add(links, address, node, &l, e);
     if (r == 0 && dials && l->state == LINK_AWAITED && !l->wire)
         r = dial(links, l, e);

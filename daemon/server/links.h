@@ -64,7 +64,7 @@ const char *links_address(const struct links *links);
 void links_status(const struct links *links, uint64_t now,
                   void (*show)(void *context, const struct status_item *item), void *context);
 
-/* The `links` of open() is a struct links, or NULL where there is no network. */
+/* The `links` of open() is a struct links. */
 extern const struct link_ops link_ops;
 
 #endif

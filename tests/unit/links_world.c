@@ -284,7 +284,8 @@ struct comms *start(unsigned i)
 
 void stop(struct comms *c)
 {
-    links_close(steal(&c->links));
+    links_close(c->links); /* whose holders may still call it meanwhile */
+    c->links = NULL;
 }
 
 static void on_limit(uv_timer_t *handle)

@@ -301,9 +301,6 @@ TEST(what_cannot_be_opened_is_said_at_once)
     e.code = ERROR_NONE;
     assert_true(link_ops.open(a->links, "", nodes[3], true, &l, &e) < 0);
     says(&e, nodes[3]);
-    e.code = ERROR_NONE;
-    assert_true(link_ops.open(NULL, "10.0.0.1:1", "", true, &l, &e) < 0);
-    says(&e, "'listen'");
 }
 
 TEST(without_a_key_only_this_host_is_dialled)

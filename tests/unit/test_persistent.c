@@ -310,7 +310,7 @@ TEST(a_budget_too_small_is_found_when_it_is_made)
         member_post(w.people[r].member, &p, w.now);
     }
     expect_error(ERROR_BUDGET_TOO_SMALL,
-                 "all_reduce 1 of 'job': all_reduce: a budget of 11 bytes is too small; the least "
+                 "all_reduce 1 of 'job': a budget of 11 bytes is too small; the least "
                  "that works is 12");
 }
 

@@ -195,6 +195,14 @@ TEST(an_unjoined_id_lapses)
     assert_int_equal(join(0, 1), -ERROR_NOT_FOUND);
 }
 
+TEST(without_a_network_another_nodes_id_is_answered_with_advice)
+{
+    snprintf(w.id, sizeof(w.id), "rc1-abcdefghijklmnopqrstuvwxyz@10.0.0.1:7777");
+    assert_int_equal(join(0, 2), -ERROR_NOT_FOUND);
+    assert_non_null(strstr(w.e.text, "the daemon at 10.0.0.1:7777"));
+    assert_non_null(strstr(w.e.text, "'listen' is not set"));
+}
+
 TEST(a_dropped_id_is_gone_and_only_its_owner_drops_it)
 {
     new_id();
@@ -627,6 +635,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(an_id_is_printable_and_short_and_never_the_same),
         CASE(an_unjoined_id_lapses),
+        CASE(without_a_network_another_nodes_id_is_answered_with_advice),
         CASE(a_dropped_id_is_gone_and_only_its_owner_drops_it),
         CASE(ids_count_towards_the_quota),
         CASE(the_last_rank_completes_the_group),
