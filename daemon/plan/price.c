@@ -1,9 +1,12 @@
 #include "daemon/plan/price.h"
 
-#define PIECE_US 5.0 /* its tasks handed to workers and back */
+/* Steps handed to workers and back; and what one more piece takes for that, for the messages that
+ * announce it, and for what it drives out of caches. */
+#define STEPS_US 5.0
+#define PIECE_US 250.0
 
 const struct machine machine_default = {
-    .latency_us = 25, .message_us = 150, .link_bytes_per_us = 3e3, .memory_bytes_per_us = 8e3
+    .latency_us = 120, .message_us = 100, .link_bytes_per_us = 3e3, .memory_bytes_per_us = 8e3
 };
 
 static double link_us(const struct cost *c, uint32_t width, const struct machine *m)
@@ -139,7 +142,7 @@ static void price_pieces(const struct algorithm *a, const struct job *j, const s
     ret->pieces = div_up_u64(j->load.count, j->length) * div_up_u64(j->length, length);
     ret->depth = depth_within(j, peak);
 
-    const double one = PIECE_US + price_cost(&ret->cost, j->width, m);
+    const double one = STEPS_US + price_cost(&ret->cost, j->width, m);
     const double link = link_us(&ret->cost, j->width, m);
     const double memory = PIECE_US + memory_us(&ret->cost, j->width, m);
 

@@ -414,7 +414,7 @@ TEST(digests_tell_whatever_differs)
     struct descriptor d = of_bytes(COLLECTIVE_ALL_REDUCE, nodes, 64 << 20);
     struct choice c[6];
 
-    table.machine.message_us = 1; /* so that pieces are small */
+    table.machine.link_bytes_per_us = 1; /* so that pieces are small */
     assert_int_equal(choose(&d, nodes, "direct", 0, &c[0], NULL), 0);
     assert_int_equal(choose(&d, nodes, "tree", 0, &c[1], NULL), 0);
     table.depth = 2;
