@@ -14,7 +14,7 @@ TOLD_SECONDS = world.PEER_TIMEOUT + 2
 LARGE = 8_000_003  # elements of f32, at RATE a matter of many seconds
 RATE = "50mbit"
 UNDER_WAY_BYTES = 1 << 20
-TRAVELLING = 100_003  # elements that do not travel along with a request, but once all agree
+TRAVELLING = LARGE  # elements, of which some set out only once all agree
 
 
 def received_bytes(host):
