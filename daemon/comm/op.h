@@ -55,6 +55,7 @@ struct op {
     uint32_t nsettled;          /* of these, that have settled */
     bool told;                  /* the others have been told what is asked here */
     bool cut;                   /* its run has lost a connection; the link's loss will say whose */
+    bool misfit;                /* begun early, nodes' messages did not fit: the verdict says why */
     bool restarts;              /* its run is cancelled to be started in other chunks */
     bool settling;              /* its split or making is done here */
     struct error *verdict;      /* what only this node can see against it, or how it settled */

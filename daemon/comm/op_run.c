@@ -57,6 +57,8 @@ void op_ended(struct op *op, int r, uint64_t now)
     op_give_run(op);
     if (op->state == OP_DRAINING)
         op_done(op, now);
+    else if (r == -EMSGSIZE && op->state == OP_ARRIVING)
+        op->misfit = true;
     else if (op->restarts)
         start_moving(op, now);
     else if (r == 0)
@@ -223,6 +225,10 @@ static void start_moving(struct op *op, uint64_t now)
 {
     int r;
 
+    if (op->misfit) { /* and yet all agreed */
+        fail_run(op, EMSGSIZE, now);
+        return;
+    }
     op->restarts = false;
     r = op_is_wide(op) ? start_wide(op) : op_start_run(op, RUN_AT_ONCE);
     if (r != ENGINE_PENDING)

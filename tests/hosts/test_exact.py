@@ -224,17 +224,21 @@ class Refused(world.WorldTest):
         return self.group.expect_alike(str(commands), self.group.answers())
 
     def test_ranks_that_disagree(self):
-        usual = ("all_reduce", {"count": 9, "dtype": "f32"})
+        for count in (9, 100_003):  # with the request, and begun before the verdict
+            self.disagree_with(count)
+
+    def disagree_with(self, count):
+        usual = ("all_reduce", {"count": count, "dtype": "f32"})
         for other in (
-            ("all_reduce", {"count": 10, "dtype": "f32"}),
-            ("all_reduce", {"count": 9, "dtype": "i32"}),
-            ("all_reduce", {"count": 9, "dtype": "f32", "op": "max"}),
-            ("all_reduce", {"count": 9, "dtype": "f32", "budget": 4096}),
-            ("reduce", {"count": 9, "dtype": "f32"}),
-            ("all_gather", {"count": 9, "dtype": "f32"}),
+            ("all_reduce", {"count": 2 * count, "dtype": "f32"}),
+            ("all_reduce", {"count": count, "dtype": "i32"}),
+            ("all_reduce", {"count": count, "dtype": "f32", "op": "max"}),
+            ("all_reduce", {"count": count, "dtype": "f32", "budget": 4096}),
+            ("reduce", {"count": count, "dtype": "f32"}),
+            ("all_gather", {"count": count, "dtype": "f32"}),
         ):
             for odd in range(4):
-                with self.subTest(other=other, odd=odd):
+                with self.subTest(count=count, other=other, odd=odd):
                     mismatch = self.disagree([other if r == odd else usual for r in range(4)])
                     self.assertEqual(mismatch.code, "mismatch")
                     self.assertIn(odd, mismatch.ranks)

@@ -263,6 +263,26 @@ TEST(every_field_is_compared_across_nodes)
     differ(made_persistent, ERROR_MISMATCH, NULL);
 }
 
+/* Each node begins what it alone was asked, and their messages do not fit each other. */
+TEST(nodes_that_differ_in_what_they_have_begun_end_it_and_go_on)
+{
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        cluster_open(4, seed);
+        cluster_join(0, 4, singles);
+        for (uint32_t r = 0; r < 4; r++) {
+            const uint64_t n = r == seed % 4 ? 5003 : 7001 + seed;
+            struct post post = describe(r, 4, COLLECTIVE_ALL_REDUCE, n, BUDGET_NONE);
+
+            assert_int_equal(cluster_post(r, &post), 0);
+        }
+        cluster_run();
+        expect_all_told(4, ERROR_MISMATCH, NULL);
+        expect_works(4);
+        leave_all(4);
+        cluster_close();
+    }
+}
+
 TEST(what_one_rank_rejects_all_hear_of)
 {
     differ(wrong_op, ERROR_INVALID_OPERATION,
@@ -669,6 +689,7 @@ int main(void)
         cmocka_unit_test(windows_pass_between_nodes),
         cmocka_unit_test(one_two_and_four_nodes_give_the_same_bits),
         cmocka_unit_test(every_field_is_compared_across_nodes),
+        cmocka_unit_test(nodes_that_differ_in_what_they_have_begun_end_it_and_go_on),
         cmocka_unit_test(what_one_rank_rejects_all_hear_of),
         cmocka_unit_test(overlap_on_one_node_is_told_to_all),
         cmocka_unit_test(what_cannot_be_planned_fails_on_all_nodes_alike),
