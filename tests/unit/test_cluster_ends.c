@@ -18,8 +18,11 @@ static void live(uint32_t nranks, const uint32_t *place)
     cluster_wait(CLUSTER_TIME + FORMING_TIME); /* for those who died before they had asked */
     cluster_run();
     for (uint32_t call = 0; call < 4; call++) {
+        const uint64_t n =
+            call < 3 ? 2001 : 5003; /* with the request, and begun before the verdict */
+
         for (uint32_t r = 0; r < nranks; r++) {
-            struct post post = cluster_describe(r, COLLECTIVE_ALL_REDUCE, DTYPE_I32, 2001);
+            struct post post = cluster_describe(r, COLLECTIVE_ALL_REDUCE, DTYPE_I32, n);
 
             if (!cluster_rank(r)->member || cluster_rank(r)->join_error.code ||
                 cluster_rank(r)->leaving)
