@@ -133,14 +133,12 @@ static bool speaks_as_one(const struct op *op)
     return one;
 }
 
-/* The recipe that all its parts have; NULL: none. */
-static struct recipe *own_recipe(const struct op *op)
+/* The recipe of parts that ask for the same; NULL: there is none. */
+static struct recipe *common_recipe(const struct op *op)
 {
     const struct arrival *a = op->arrivals[0];
     const struct persistent *p;
 
-    if (!speaks_as_one(op))
-        return NULL;
     p = a->starts ? persistent_find(op->comm, a->starts) : NULL;
     return p ? p->recipe : a->recipe;
 }
@@ -226,7 +224,8 @@ static int check_here(struct op *op, struct recipe *recipe, struct error *e)
 
 bool op_tell(struct op *op, uint64_t now)
 {
-    struct recipe *recipe = own_recipe(op);
+    const bool alike = speaks_as_one(op);
+    struct recipe *recipe = alike ? common_recipe(op) : NULL;
     struct error e = { 0 };
     int r;
 
@@ -235,7 +234,7 @@ bool op_tell(struct op *op, uint64_t now)
         if (op->verdict)
             *op->verdict = e;
     }
-    r = e.code && !op->verdict ? -ENOMEM : talk_agree(op, speaks_as_one(op), plan_digest(recipe));
+    r = e.code && !op->verdict ? -ENOMEM : talk_agree(op, alike, plan_digest(recipe));
     if (r < 0) {
         op_system_error(op, -r, &e);
         op_break(op, &e, now);
@@ -294,7 +293,7 @@ static uint64_t plan_of(const struct op *op, uint32_t node, uint64_t own)
 static int check_plans(const struct op *op, struct error *e)
 {
     const struct nodes *n = op->comm->nodes;
-    const uint64_t own = plan_digest(own_recipe(op));
+    const uint64_t own = plan_digest(common_recipe(op));
 
     for (uint32_t i = 1; i < n->placement->nnodes; i++)
         if (plan_of(op, i, own) != plan_of(op, 0, own))
