@@ -150,14 +150,9 @@ static inline struct span stage_elements(struct plan *p, uint64_t count)
 }
 
 /*
- * What a node with so many ranks sends of a sum before anything is added to it: one rank its
- * elements, more of them a partial sum.
+ * How many elements wide is what a node sends of a sum before anything is added to it: one rank
+ * sends its elements, more of them a partial sum.
  */
-static inline struct span stage_first(struct plan *p, uint32_t ranks, uint64_t count)
-{
-    return ranks == 1 ? stage_elements(p, count) : stage_partial(p, count);
-}
-
 static inline uint64_t first_width(const struct load *l)
 {
     return l->ranks == 1 ? 1 : l->wide;

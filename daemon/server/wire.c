@@ -381,11 +381,6 @@ const struct party *wire_party(const struct wire *w)
     return &w->handshake.theirs;
 }
 
-const struct address *wire_address(const struct wire *w)
-{
-    return &w->address;
-}
-
 struct transport_peer *wire_peer(const struct wire *w)
 {
     return w->peer;

@@ -121,8 +121,6 @@ enum wire_state wire_state(const struct wire *w);
 bool wire_dialled(const struct wire *w);
 /* What the other end says of itself; to be believed once it is proven. */
 const struct party *wire_party(const struct wire *w);
-/* Where it was dialled, or accepted from. */
-const struct address *wire_address(const struct wire *w);
 struct transport_peer *wire_peer(const struct wire *w);
 /* When a message came last, whole and as it was sent. */
 uint64_t wire_heard(const struct wire *w);
