@@ -33,7 +33,7 @@ RUCCLCTL = BUILD / "client/ctl/rucclctl"
 PORT = 7777  # where daemons await each other
 
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux",
-         "setpriv": "util-linux", "mount": "mount"}  # fmt: skip
+         "taskset": "util-linux", "setpriv": "util-linux", "mount": "mount"}  # fmt: skip
 CLONE_NEWNET = 0x40000000
 CONGESTION = "cubic"  # what most machines use, whatever this one does
 SECONDS = 20  # nothing here takes longer
@@ -74,8 +74,9 @@ class _Namespace:
         " echo made && exec cat"
     )
 
-    def __init__(self, name):
+    def __init__(self, name, cpus=None):
         self.name = name
+        self._bound = ["taskset", "--cpu-list", cpus] if cpus else []
         self._holder = subprocess.Popen(
             ["unshare", "--net", "--uts", "--mount", "--", "sh", "-c", self.MAKE, "sh", name],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -93,7 +94,7 @@ class _Namespace:
         """The command that runs `command` in here."""
         return [
             "nsenter", f"--target={self.pid}", "--net", "--uts", "--mount", "--wd", "--",
-            *map(str, command),
+            *self._bound, *map(str, command),
         ]  # fmt: skip
 
     def run(self, *command):
@@ -121,8 +122,8 @@ class _Namespace:
 class Host(_Namespace):
     """A host with one interface, eth0; processes on it end with this one."""
 
-    def __init__(self, number, switch):
-        super().__init__(f"host{number}")
+    def __init__(self, number, switch, cpus=None):
+        super().__init__(f"host{number}", cpus)
         self.address, self.address6 = f"10.77.0.{number}", f"fd77::{number}"
         self._switch, self._port = switch, f"port{number}"
         self._started = []
@@ -225,9 +226,10 @@ class Host(_Namespace):
 
 
 class Hosts:
-    """Hosts host1, host2, ... with the addresses 10.77.0.1, fd77::1, and so on."""
+    """Hosts host1, host2, ... with the addresses 10.77.0.1, fd77::1, and so on. `cpus` ("0-1"): for
+    each the CPUs that it has; None: all have all."""
 
-    def __init__(self, count):
+    def __init__(self, count, cpus=None):
         self._hosts = []
         self._switch = _Namespace("switch")
         atexit.register(self.close)
@@ -235,7 +237,7 @@ class Hosts:
             self._switch.run("ip", "link", "add", "name", "switch", "type", "bridge")
             self._switch.run("ip", "link", "set", "switch", "up")
             for number in range(1, count + 1):
-                self._hosts.append(Host(number, self._switch))
+                self._hosts.append(Host(number, self._switch, cpus and cpus[number - 1]))
         except Exception:
             self.close()
             raise

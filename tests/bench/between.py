@@ -54,12 +54,19 @@ PEERS = [
 ]
 
 
-def make_hosts(layouts):
-    """As many as the largest layout has."""
+def make_hosts(layouts, bind):
+    """As many as the largest layout has. `bind`: CPUs are dealt out to them, one after the other."""
     why_not = testbed.reason_not()
     if why_not:
         raise Trouble(f"--hosts: {why_not}")
-    return testbed.Hosts(max(layout.hosts for layout in layouts))
+    count = max(layout.hosts for layout in layouts)
+    return testbed.Hosts(count, cpu_shares(count) if bind else None)
+
+
+def cpu_shares(count):
+    """With fewer CPUs than hosts some share one."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return [",".join(map(str, cpus[i::count] or [cpus[i % len(cpus)]])) for i in range(count)]
 
 
 class HostArena(Arena):
