@@ -10,6 +10,7 @@
 
 #define MISSES_MAX   16u
 #define HALVINGS_MAX 4u
+#define PATIENCE     4u /* yields that did not let the daemon run: only sleep does */
 
 static int rings_share(struct ruccl_conn *c, int memfd, int64_t deadline, struct error *e)
 {
@@ -69,13 +70,14 @@ static bool look(struct rings *r, int64_t deadline)
 {
     const int64_t ns = time_to_look(r);
     const int64_t until = MIN(conn_now() + ns, deadline);
+    struct ring_watch daemon = { 0 };
 
     if (ns == 0)
         return false;
 
     ring_disarm(&r->replies);
     while (ring_is_empty(&r->replies)) {
-        if (conn_now() >= until)
+        if (conn_now() >= until || ring_consumer_is_kept_waiting(&r->requests, &daemon, PATIENCE))
             return false;
         sched_yield();
     }

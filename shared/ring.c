@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <sched.h>
 #include <string.h>
 
 #define ALIGNMENT 8u /* of messages: a length never wraps around the end */
@@ -102,4 +103,26 @@ bool ring_arm(struct ring_in *r)
 void ring_disarm(struct ring_in *r)
 {
     atomic_store_explicit(&r->state->armed, 0, memory_order_relaxed);
+}
+
+void ring_note_look(struct ring_in *r)
+{
+    const uint64_t cpu = (uint64_t)sched_getcpu() & ((1u << RING_CPU_BITS) - 1);
+
+    atomic_store_explicit(&r->state->looks, ++r->nlooks << RING_CPU_BITS | cpu,
+                          memory_order_relaxed);
+}
+
+bool ring_consumer_is_kept_waiting(const struct ring_out *r, struct ring_watch *w,
+                                   unsigned patience)
+{
+    const uint64_t looks = atomic_load_explicit(&r->state->looks, memory_order_relaxed);
+    const uint64_t cpu = looks & ((1u << RING_CPU_BITS) - 1);
+
+    if (looks != w->looks || cpu != (uint64_t)sched_getcpu() ||
+        atomic_load_explicit(&r->state->armed, memory_order_relaxed)) {
+        *w = (struct ring_watch){ .looks = looks };
+        return false;
+    }
+    return ++w->vain > patience;
 }

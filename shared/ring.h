@@ -31,7 +31,10 @@ struct ring_messages {
 struct ring_state {
     _Alignas(128) _Atomic uint64_t head;  /* bytes ever taken */
     _Alignas(128) _Atomic uint64_t armed; /* 0: awake; else asleep, a new number every time */
+    _Alignas(128) _Atomic uint64_t looks; /* how often it has looked, awake, and on which CPU */
 };
+
+#define RING_CPU_BITS 16u /* the low bits of ring_state::looks */
 
 /* The producer's end; zeroed but for the first two. */
 struct ring_out {
@@ -46,7 +49,7 @@ struct ring_in {
     const struct ring_messages *messages;
     struct ring_state *state;
     _Atomic uint64_t head; /* so that another thread may ask ring_is_empty() */
-    uint64_t narmed;
+    uint64_t narmed, nlooks;
 };
 
 /* Conditions */
@@ -70,5 +73,19 @@ bool ring_is_empty(const struct ring_in *r);
 bool ring_arm(struct ring_in *r);
 /* Awake again, and looking by itself. */
 void ring_disarm(struct ring_in *r);
+/* Says that it is running, and where. */
+void ring_note_look(struct ring_in *r);
+
+/*
+ * What a producer that waits can tell of a consumer that is awake: whether it would run on this CPU
+ * if the caller did not, although the caller has given it away `patience` times since the last call
+ * that saw it look. Zeroed before the first.
+ */
+struct ring_watch {
+    uint64_t looks;
+    unsigned vain;
+};
+bool ring_consumer_is_kept_waiting(const struct ring_out *r, struct ring_watch *w,
+                                   unsigned patience);
 
 #endif

@@ -153,6 +153,7 @@ unsigned session_take_requests(struct session *s, unsigned limit)
 /* Return: whether something was there. */
 static bool session_look(struct session *s, uint64_t now)
 {
+    ring_note_look(&s->requests);
     if (session_take_requests(s, TAKES_PER_TURN)) {
         session_stay_awake(s, now);
         if (s->rang)

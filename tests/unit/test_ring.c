@@ -460,6 +460,46 @@ TEST(an_arming_is_known_by_its_number_alone)
     assert_true(ring_take_bell(&out));
 }
 
+static void stay_on(int cpu)
+{
+    cpu_set_t set;
+
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    assert_int_equal(sched_setaffinity(0, sizeof(set), &set), 0);
+}
+
+TEST(a_consumer_is_kept_waiting_by_who_has_its_cpu_and_does_not_sleep)
+{
+    struct ring_watch w = { 0 };
+    cpu_set_t before;
+
+    assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
+    stay_on(sched_getcpu());
+    ring_open_at(0);
+    ring_note_look(&in);
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned i = 0; i < 5; i++) /* the first sees the look */
+            assert_false(ring_consumer_is_kept_waiting(&out, &w, 4));
+        assert_true(ring_consumer_is_kept_waiting(&out, &w, 4));
+        ring_note_look(&in);
+    }
+    ring_arm(&in);
+    for (unsigned i = 0; i < 10; i++)
+        assert_false(ring_consumer_is_kept_waiting(&out, &w, 4));
+    sched_setaffinity(0, sizeof(before), &before);
+}
+
+TEST(a_consumer_elsewhere_is_not_kept_waiting)
+{
+    struct ring_watch w = { 0 };
+
+    ring_open_at(0);
+    atomic_store(&consumer.looks, 1u << RING_CPU_BITS | ((1u << RING_CPU_BITS) - 1));
+    for (unsigned i = 0; i < 10; i++)
+        assert_false(ring_consumer_is_kept_waiting(&out, &w, 4));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -477,6 +517,8 @@ int main(void)
         cmocka_unit_test(a_head_that_cannot_be_is_a_full_ring),
         cmocka_unit_test(neither_side_reads_back_its_own_place),
         cmocka_unit_test(an_arming_is_known_by_its_number_alone),
+        cmocka_unit_test(a_consumer_is_kept_waiting_by_who_has_its_cpu_and_does_not_sleep),
+        cmocka_unit_test(a_consumer_elsewhere_is_not_kept_waiting),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
