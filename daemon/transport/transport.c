@@ -3,11 +3,13 @@
 #include <string.h>
 
 #include "daemon/transport/local.h"
+#include "daemon/transport/tcp.h"
 #if HAVE_UCX
 #include "daemon/transport/ucx.h"
 #endif
 
 const struct transport_ops *const transport_rows[] = {
+    &transport_tcp,
 #if HAVE_UCX
     &transport_ucx,
 #endif
@@ -40,8 +42,7 @@ int transport_open(const char *name, const struct transport_config *config, stru
     }
     if (!first.code)
         return error_set(e, ERROR_INVALID_ARGUMENT,
-                         "transport '%s' is not in this build; there is: %s", name,
-                         names.len ? names.s : "none, since it is without UCX");
+                         "transport '%s' is not in this build; there is: %s", name, names.s);
     *e = first;
     return -(int)first.code;
 }

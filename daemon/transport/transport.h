@@ -107,8 +107,8 @@ struct transport_ops {
      */
     int (*send)(struct channel *c, struct transport_peer *p, struct transfer *t);
     int (*recv)(struct channel *c, struct transport_peer *p, struct transfer *t);
-    /* Asks that a pending transfer end soon, with -ECANCELED unless it was too late; done() runs
-     * from here or later. */
+    /* Asks that a transfer end soon, if it is pending, with -ECANCELED unless it was too late;
+     * done() runs from here or later. The message of a receive whose bytes were coming is lost. */
     void (*cancel)(struct transfer *t);
 
     /* Moves what can be moved, and runs done(). Bounded; call again while wants_turn(). */

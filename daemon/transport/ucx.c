@@ -9,8 +9,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +16,7 @@
 #include <unistd.h>
 
 #include "daemon/log/log.h"
+#include "daemon/transport/interface.h"
 
 #define TX_SEGMENT "256K"
 #define RX_SEGMENT "512K" /* a peer's larger TX segment would end this process */
@@ -62,36 +61,6 @@ static int set_status(struct error *e, ucs_status_t status, const char *what)
 
 /* Transports */
 
-static bool same_address(const struct sockaddr *a, int family, const void *bytes)
-{
-    if (!a || a->sa_family != family)
-        return false;
-    if (family == AF_INET)
-        return !memcmp(&((const struct sockaddr_in *)a)->sin_addr, bytes, sizeof(struct in_addr));
-    return !memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr, bytes, sizeof(struct in6_addr));
-}
-
-/* The interface that has the address: the data port opens there and nowhere else. */
-static int find_device(const char *address, int family, const void *bytes, char device[IFNAMSIZ],
-                       struct error *e)
-{
-    struct ifaddrs *all;
-    bool found = false;
-
-    if (getifaddrs(&all) < 0)
-        return error_set_errno(e, errno, "listing network interfaces");
-    for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
-        found = same_address(i->ifa_addr, family, bytes);
-        if (found)
-            snprintf(device, IFNAMSIZ, "%s", i->ifa_name);
-    }
-    freeifaddrs(all);
-    if (!found)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "no network interface of this node has %s",
-                         address);
-    return 0;
-}
-
 struct setting {
     const char *key, *value;
 };
@@ -135,23 +104,6 @@ static int init_context(struct ucx_transport *u, const struct setting *settings,
     return r;
 }
 
-/* UCX itself takes any text, and one that it does not understand for "any port". */
-static int parse_ports(struct ucx_transport *u, const char *text, struct error *e)
-{
-    unsigned first, last;
-    int end = 0;
-
-    if (!text[0])
-        return 0;
-    if (sscanf(text, "%5u-%5u%n", &first, &last, &end) != 2 || text[end] || first == 0 ||
-        first > last || last > UINT16_MAX)
-        return error_set(e, ERROR_INVALID_ARGUMENT,
-                         "'%s' is no range of ports, such as 41000-41999", text);
-    u->ports[0] = first;
-    u->ports[1] = last;
-    return 0;
-}
-
 static bool port_is_free(int family, unsigned port)
 {
     const struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
@@ -185,28 +137,19 @@ static int find_port(const struct ucx_transport *u, struct error *e)
 static int configure(struct ucx_transport *u, const struct transport_config *config,
                      struct error *e)
 {
-    const int family = strchr(config->address, ':') ? AF_INET6 : AF_INET;
-    int r = parse_ports(u, config->ports, e);
-    uint8_t bytes[sizeof(struct in6_addr)];
-    char device[IFNAMSIZ] = "";
-    const char *devices = config->devices;
+    char device[IF_NAMESIZE];
+    const char *devices = config->devices[0] ? config->devices : device;
+    int r = ports_parse(config->ports, u->ports, e); /* UCX takes any text, for "any port" */
 
+    if (r == 0)
+        r = interface_of(config->address, device, &u->family, e);
     if (r < 0)
         return r;
-    u->family = family;
-    if (inet_pton(family, config->address, bytes) != 1)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "'%s' is no numeric address", config->address);
-    if (!devices[0]) {
-        r = find_device(config->address, family, bytes, device, e);
-        if (r < 0)
-            return r;
-        devices = device;
-    }
     const struct setting settings[] = {
         { "LOG_LEVEL", "fatal" }, /* it writes to stdout */
         { "TLS", "tcp" },
         { "NET_DEVICES", devices },
-        { "AF_PRIO", family == AF_INET ? "inet,inet6" : "inet6,inet" },
+        { "AF_PRIO", u->family == AF_INET ? "inet,inet6" : "inet6,inet" },
         { "PORT_RANGE", config->ports },
         { "ZCOPY_THRESH", "inf" },
         { "PUT_ENABLE", "n" },

@@ -28,7 +28,7 @@ struct ucx_transport {
     struct list channels[CHANNEL_BUCKETS]; // ucx_channel::link
     char settings[64], description[128];
     int family;        /* of the addresses that its ports open at */
-    unsigned ports[2]; /* first and last; 0: any */
+    uint16_t ports[2]; /* first and last; 0: any */
 };
 
 struct ucx_channel {

@@ -16,6 +16,7 @@ import hosts
 
 RANK = os.environ.get("RUCCL_HOSTS_RANK", hosts.BUILD / "tests/hosts/hosts_rank")
 EXPECTED = os.environ.get("RUCCL_HOSTS_EXPECTED", hosts.BUILD / "tests/hosts/hosts_expected")
+TRANSPORT = os.environ.get("RUCCL_HOSTS_TRANSPORT", "auto")
 SKIP = 77  # exit status that meson takes for "skipped"
 PATIENCE = 30  # seconds; nothing that works takes longer
 
@@ -293,7 +294,7 @@ class World:
         self._directory = tempfile.TemporaryDirectory(prefix="ruccl-")
         self.directory = pathlib.Path(self._directory.name)
         self.key = hosts.new_key(self.directory / "key")
-        self.settings = {"key": self.key} | settings
+        self.settings = {"key": self.key, "transport": TRANSPORT} | settings
         self.hosts = hosts.Hosts(count)
         self.daemons = []
         try:
