@@ -11,7 +11,7 @@
 
 #define WORKERS_DEFAULT_MAX 8u           /* memory is busy before so many cores are */
 #define BLOCK_BYTES         (256u << 10) /* that a block touches: a part of a core's own cache */
-#define HELP_BYTES          (8u << 20)   /* that an operation touches; with less, help is late */
+#define HELP_BYTES          (4u << 20)   /* that an operation touches; with less, help is late */
 #define SHORT_BYTES         (256u << 20) /* with more, the loop thread serves others */
 #define STREAM_BYTES        (64u << 20)  /* with more, caches are no use */
 #define COPY_GROUP          8u           /* destinations written side by side */
