@@ -94,7 +94,8 @@ static int run(struct config *config, int argc, char **argv, struct error *e)
 
     /* for the device's threads, which inherit it. Not everybody may, and it is about speed alone */
     setpriority(PRIO_PROCESS, 0, -(int)config->priority);
-    r = device_host.open((unsigned)config->workers, &parts.device, e);
+    r = device_host.open(&(struct device_config){ .nworkers = (unsigned)config->workers },
+                         &parts.device, e);
     setpriority(PRIO_PROCESS, 0, 0);
 
     if (r < 0)

@@ -131,6 +131,7 @@ struct post {
     uint32_t child_number;
     struct progress_cell *cell;    /* written until the post is completed or the member lost */
     bool persistent;               /* make a persistent operation of it: persistent.h */
+    struct fence *fence; /* nothing is touched before it has passed; NULL: none. Likewise */
     const struct error *rejection; /* NULL: none */
 };
 

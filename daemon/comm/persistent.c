@@ -193,7 +193,7 @@ static int check_start(struct arrival *a, const struct persistent *p, uint32_t i
 }
 
 int member_start(struct member *m, uint32_t id, uint64_t serial, struct progress_cell *cell,
-                 uint64_t now)
+                 struct fence *fence, uint64_t now)
 {
     const struct persistent *p = persistent_find(m->comm, id);
     const struct persistent_part *part = p ? &p->parts[comm_part(m->comm, m->rank)] : NULL;
@@ -202,6 +202,7 @@ int member_start(struct member *m, uint32_t id, uint64_t serial, struct progress
     struct arrival *a;
     int r;
 
+    (void)fence;
     r = arrival_new_start(m, id, p ? p->recipe->d.kind : COLLECTIVE_NONE, serial, cell, now, &a);
     if (r == 0 && !good) {
         r = check_start(a, p, id);

@@ -29,7 +29,7 @@
  * Return: 0, or -ENOMEM with nothing taken.
  */
 int member_start(struct member *m, uint32_t id, uint64_t serial, struct progress_cell *cell,
-                 uint64_t now);
+                 struct fence *fence, uint64_t now);
 
 /*
  * The member will not start `id` again; starts that are not finished still end as they would.

@@ -15,3 +15,17 @@ struct mapping *mapping_unref(struct mapping *m)
         m->device->ops->unmap(m);
     return NULL;
 }
+
+struct fence *fence_ref(struct fence *f)
+{
+    if (f)
+        f->refs++;
+    return f;
+}
+
+struct fence *fence_unref(struct fence *f)
+{
+    if (f && --f->refs == 0)
+        f->device->ops->fence_free(f);
+    return NULL;
+}

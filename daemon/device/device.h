@@ -11,9 +11,40 @@
 #include <sys/types.h>
 
 #include "shared/collective.h"
+#include "shared/error.h"
 #include "shared/list.h"
 
 struct device;
+
+enum memory_kind {
+    MEMORY_MEMFD = 1,    /* host memory: a sealed memfd */
+    MEMORY_CUDA_IPC = 2, /* of a GPU: a whole allocation of cuMemAlloc, by its legacy IPC handle */
+    MEMORY_CUDA_FD = 3,  /* of a GPU: a whole allocation of cuMemCreate, by an exported descriptor */
+};
+
+#define GPU_UUID_BYTES   16u
+#define GPU_HANDLE_BYTES 64u
+
+/* Memory as a client hands it over. Nothing of it is trusted. */
+struct memory_handle {
+    enum memory_kind kind;
+    int fd;         /* the caller's; of MEMORY_CUDA_IPC -1 */
+    uint64_t bytes; /* GPUs: of the whole allocation */
+    uint8_t gpu[GPU_UUID_BYTES];
+    uint8_t ipc[GPU_HANDLE_BYTES]; /* MEMORY_CUDA_IPC */
+};
+
+/* A position in a client's stream of GPU work, which the client moves: device_ops::fence_passed.
+ * Reference-counted. */
+struct fence {
+    struct device *device;
+    unsigned refs;
+};
+
+/* NULL is allowed for both. */
+struct fence *fence_ref(struct fence *f);
+/* Drops a reference; the last one frees. Returns NULL. */
+struct fence *fence_unref(struct fence *f);
 
 /* A client's memory as the daemon sees it. Reference-counted: an operation's hold keeps it mapped.
  */
@@ -22,9 +53,11 @@ struct mapping {
     unsigned refs;
     void *base; /* where the device sees byte 0 */
     uint64_t bytes;
-    dev_t dev; /* with ino: which memory this is, to find overlap between clients */
+    dev_t dev; /* with ino: which memory this is, to find overlap between clients. Of GPUs what the
+                * row makes of the handle, the same for the same allocation */
     ino_t ino;
-    atomic_bool fault; /* a page could not be backed: contents are lost, operations on it fail */
+    atomic_bool fault; /* contents are lost, operations on it fail: a page could not be backed, or
+                        * its GPU has failed */
 };
 
 /* NULL is allowed for both. */
@@ -70,7 +103,8 @@ struct task {
     uint64_t ntasks; /* of this size that its operation has, about; a hint how to go on; 0: one */
     const atomic_bool *cancel; /* once true the rest may be left undone; then r is -ECANCELED */
 
-    struct mapping *const *mappings; /* all client memory that src and dst lie in, for faults */
+    /* All client memory that src and dst lie in; what lies in none is memory that was adopted. */
+    struct mapping *const *mappings;
     uint32_t nmappings;
 
     void (*done)(struct task *task, int r); /* on the loop thread, from device_poll() */
@@ -83,23 +117,62 @@ struct task {
 #define DEVICE_PENDING 1 /* taken; done() will run, once, from device_poll() */
 #define DEVICE_BUSY    2 /* not taken, no room: submit again after a done() */
 
+struct device_config {
+    unsigned nworkers; /* host: threads for large tasks; 0 lets the device choose */
+    const char *gpus;  /* cuda: "all", or UUIDs as "GPU-...", separated by commas */
+};
+
+/* A GPU as people are told of it. */
+struct device_gpu {
+    uint8_t uuid[GPU_UUID_BYTES];
+    char name[64];
+    uint64_t mapped_bytes; /* of clients */
+    uint32_t mappings;
+    bool failed;  /* and not usable again yet */
+    uint64_t failures; /* contexts lost since the start */
+};
+
 /* What every device honestly does. No slot is NULL. */
 struct device_ops {
     const char *name;
 
-    /* nworkers: threads for large tasks; 0 lets the device choose. */
-    int (*open)(unsigned nworkers, struct device **ret, struct error *e);
+    /*
+     * Return: 0, or -code worded in `e`: -ERROR_NOT_FOUND where this machine has no such device.
+     */
+    int (*open)(const struct device_config *config, struct device **ret, struct error *e);
     /* No task may be pending and no mapping left. Waits for the device's threads. */
     void (*close)(struct device *device);
 
     /*
-     * Maps memory that a client handed over; `fd` stays the caller's. Checks what it is, its seals
-     * and its size before touching it. The new mapping has one reference.
-     * Return: 0, or -code worded in `e`.
+     * Maps memory that a client handed over. Checks what it is, its seals and its size before
+     * touching it. The new mapping has one reference; the same handle again gives one more of the
+     * same mapping where the device cannot map it twice.
+     * Return: 0, or -code worded in `e`; INVALID_ARGUMENT for a kind that is not this device's.
      */
-    int (*import)(struct device *device, int fd, uint64_t bytes, struct mapping **ret,
+    int (*import)(struct device *device, const struct memory_handle *handle, struct mapping **ret,
                   struct error *e);
     void (*unmap)(struct mapping *m); /* frees m; called by mapping_unref() alone */
+
+    /*
+     * Memory of the daemon's own, on page boundaries, that tasks will name until it is disowned.
+     * Return: 0 or -errno. Devices that reach all host memory as it is do nothing.
+     */
+    int (*adopt)(struct device *device, void *base, uint64_t bytes);
+    void (*disown)(struct device *device, void *base);
+
+    /* A client's event (GPUs only); one reference. Return: 0, or -code worded in `e`. */
+    int (*fence_import)(struct device *device, const uint8_t gpu[GPU_UUID_BYTES],
+                        const uint8_t handle[GPU_HANDLE_BYTES], struct fence **ret,
+                        struct error *e);
+    /* Whether all has been done that the client's stream had to do when it last recorded the event:
+     * 1, 0 (fd() or wants_turn() say when to ask again), or -errno. */
+    int (*fence_passed)(struct fence *fence);
+    void (*fence_free)(struct fence *fence); /* called by fence_unref() alone */
+
+    /* Appends what has gone wrong with the device of late: why tasks failed with -EIO. */
+    void (*explain)(const struct device *device, struct text *t);
+    /* For status, by ascending `index`. False: there are no more. */
+    bool (*gpu)(const struct device *device, uint32_t index, struct device_gpu *ret);
 
     /*
      * Return: 0 done (done() does not run), DEVICE_PENDING, DEVICE_BUSY, or a negative errno, when
@@ -123,6 +196,14 @@ struct device {
 /* Every row there is, NULL at the end. */
 extern const struct device_ops *const device_rows[];
 extern const struct device_ops device_host;
+
+static inline int device_import_memfd(struct device *d, int fd, uint64_t bytes,
+                                      struct mapping **ret, struct error *e)
+{
+    const struct memory_handle h = { .kind = MEMORY_MEMFD, .fd = fd, .bytes = bytes };
+
+    return d->ops->import(d, &h, ret, e);
+}
 
 static inline int device_submit(struct device *d, struct task *t)
 {

@@ -185,9 +185,61 @@ static unsigned host_count_cpus(void)
     return (unsigned)CPU_COUNT(&set);
 }
 
-static int host_open(unsigned nworkers, struct device **ret, struct error *e)
+static int host_import(struct device *device, const struct memory_handle *handle,
+                       struct mapping **ret, struct error *e)
+{
+    if (handle->kind != MEMORY_MEMFD)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "the region is not host memory");
+    return memfd_map(device, handle->fd, handle->bytes, ret, e);
+}
+
+/* All host memory is within reach. */
+static int host_adopt(struct device *device, void *base, uint64_t bytes)
+{
+    (void)device, (void)base, (void)bytes;
+    return 0;
+}
+
+static void host_disown(struct device *device, void *base)
+{
+    (void)device, (void)base;
+}
+
+static int host_fence_import(struct device *device, const uint8_t gpu[GPU_UUID_BYTES],
+                             const uint8_t handle[GPU_HANDLE_BYTES], struct fence **ret,
+                             struct error *e)
+{
+    (void)device, (void)gpu, (void)handle, (void)ret;
+    return error_set(e, ERROR_INVALID_ARGUMENT, "host memory has no fences");
+}
+
+static int host_fence_passed(struct fence *fence)
+{
+    (void)fence;
+    return 1;
+}
+
+static void host_fence_free(struct fence *fence)
+{
+    (void)fence;
+}
+
+/* It has no failures of its own. */
+static void host_explain(const struct device *device, struct text *t)
+{
+    (void)device, (void)t;
+}
+
+static bool host_gpu(const struct device *device, uint32_t index, struct device_gpu *ret)
+{
+    (void)device, (void)index, (void)ret;
+    return false;
+}
+
+static int host_open(const struct device_config *config, struct device **ret, struct error *e)
 {
     const unsigned ncpus = host_count_cpus();
+    unsigned nworkers = config->nworkers;
     struct host *h;
     int r;
 
@@ -227,8 +279,15 @@ const struct device_ops device_host = {
     .name = "host",
     .open = host_open,
     .close = host_close,
-    .import = memfd_map,
+    .import = host_import,
     .unmap = memfd_unmap,
+    .adopt = host_adopt,
+    .disown = host_disown,
+    .fence_import = host_fence_import,
+    .fence_passed = host_fence_passed,
+    .fence_free = host_fence_free,
+    .explain = host_explain,
+    .gpu = host_gpu,
     .submit = host_submit,
     .poll = host_poll,
     .wants_turn = host_wants_turn,

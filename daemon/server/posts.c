@@ -236,7 +236,7 @@ void session_start(struct session *s, const struct request *r, struct packet *p)
         slot_take(s, r->start.slot, r->serial, NULL) < 0)
         return;
     post_taken(s, member_start(ms->member, r->start.persistent, r->start.slot,
-                               &s->cells[r->start.slot], service_now()));
+                               &s->cells[r->start.slot], NULL, service_now()));
 }
 
 void session_persistent_close(struct session *s, const struct request *r, struct packet *p)

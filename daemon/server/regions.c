@@ -77,7 +77,7 @@ static int memory_import(struct session *s, int fd, uint64_t bytes, struct memor
 
     if (!m)
         return error_set(e, ERROR_NO_MEMORY, "out of memory");
-    r = device->ops->import(device, fd, bytes, &m->mapping, e);
+    r = device_import_memfd(device, fd, bytes, &m->mapping, e);
     if (r < 0) {
         free(m);
         return r;

@@ -40,7 +40,7 @@ void session_rings_open(struct session *s, const struct request *r, struct packe
         session_refuse(s, s->rings ? "a second rings_open" : "rings_open, but rings are off");
         return;
     }
-    device->ops->import(device, p->fds[0], sizeof(*client), &memory, &e);
+    device_import_memfd(device, p->fds[0], sizeof(*client), &memory, &e);
     if (!memory) {
         session_reply_done(s, r->serial, &e);
         return;

@@ -175,11 +175,58 @@ void flaky_configure(struct device *device, const struct flaky_config *config)
     f->released = false;
 }
 
-static int flaky_open(unsigned nworkers, struct device **ret, struct error *e)
+static int flaky_import(struct device *device, const struct memory_handle *handle,
+                        struct mapping **ret, struct error *e)
+{
+    return memfd_map(device, handle->fd, handle->bytes, ret, e);
+}
+
+static int flaky_adopt(struct device *device, void *base, uint64_t bytes)
+{
+    (void)device, (void)base, (void)bytes;
+    return 0;
+}
+
+static void flaky_disown(struct device *device, void *base)
+{
+    (void)device, (void)base;
+}
+
+static int flaky_fence_import(struct device *device, const uint8_t gpu[GPU_UUID_BYTES],
+                              const uint8_t handle[GPU_HANDLE_BYTES], struct fence **ret,
+                              struct error *e)
+{
+    (void)device, (void)gpu, (void)handle, (void)ret;
+    return error_set(e, ERROR_INVALID_ARGUMENT, "the flaky device has no fences");
+}
+
+static int flaky_fence_passed(struct fence *fence)
+{
+    (void)fence;
+    return 1;
+}
+
+static void flaky_fence_free(struct fence *fence)
+{
+    (void)fence;
+}
+
+static void flaky_explain(const struct device *device, struct text *t)
+{
+    (void)device, (void)t;
+}
+
+static bool flaky_gpu(const struct device *device, uint32_t index, struct device_gpu *ret)
+{
+    (void)device, (void)index, (void)ret;
+    return false;
+}
+
+static int flaky_open(const struct device_config *config, struct device **ret, struct error *e)
 {
     struct flaky *f;
 
-    (void)nworkers;
+    (void)config;
     f = calloc(1, sizeof(*f));
     if (!f)
         return error_set_errno(e, ENOMEM, "opening the flaky device");
@@ -258,8 +305,15 @@ const struct device_ops device_flaky = {
     .name = "flaky",
     .open = flaky_open,
     .close = flaky_close,
-    .import = memfd_map,
+    .import = flaky_import,
     .unmap = flaky_unmap,
+    .adopt = flaky_adopt,
+    .disown = flaky_disown,
+    .fence_import = flaky_fence_import,
+    .fence_passed = flaky_fence_passed,
+    .fence_free = flaky_fence_free,
+    .explain = flaky_explain,
+    .gpu = flaky_gpu,
     .submit = flaky_submit,
     .poll = flaky_poll,
     .wants_turn = flaky_wants_turn,

@@ -47,7 +47,7 @@ static struct device *open_kind(const struct kind *k)
     struct error e = { 0 };
     struct device *d;
 
-    if (k->ops->open(k->nworkers, &d, &e) < 0)
+    if (k->ops->open(&(struct device_config){ .nworkers = k->nworkers }, &d, &e) < 0)
         fail_msg("%s: %s", k->ops->name, e.text);
     if (k->ops == &device_flaky)
         flaky_configure(
@@ -79,7 +79,7 @@ static struct mapping *import_new(struct device *d, uint64_t bytes)
     struct mapping *m = NULL;
     struct error e = { 0 };
 
-    if (d->ops->import(d, fd, bytes, &m, &e) < 0)
+    if (device_import_memfd(d, fd, bytes, &m, &e) < 0)
         fail_msg("%s: %s", d->ops->name, e.text);
     close(fd);
     return m;
@@ -218,7 +218,7 @@ static void assert_rejected(struct device *d, int fd, uint64_t bytes, const char
     struct error e = { 0 };
 
     assert_true(fd >= 0);
-    assert_int_equal(d->ops->import(d, fd, bytes, &m, &e), -ERROR_INVALID_ARGUMENT);
+    assert_int_equal(device_import_memfd(d, fd, bytes, &m, &e), -ERROR_INVALID_ARGUMENT);
     assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
     assert_null(m);
     assert_int_equal(count_mapped(), mapped);
@@ -286,8 +286,8 @@ TEST(import_shares_the_clients_bytes_and_tells_one_memory_from_another)
         struct mapping *a, *b, *other = import_new(d, 1);
 
         assert_int_equal(pwrite(fd, "x", 1, 4095), 1);
-        assert_int_equal(d->ops->import(d, fd, 4096, &a, NULL), 0);
-        assert_int_equal(d->ops->import(d, fd, 100, &b, NULL), 0);
+        assert_int_equal(device_import_memfd(d, fd, 4096, &a, NULL), 0);
+        assert_int_equal(device_import_memfd(d, fd, 100, &b, NULL), 0);
         close(fd);
         assert_int_equal(((char *)a->base)[4095], 'x');
         assert_int_equal(a->bytes, 4096);
@@ -673,7 +673,7 @@ TEST(a_punched_hole_reads_as_zeros)
         struct task t = copy_task(&src, &dst, 1, MIB);
 
         assert_non_null(dst);
-        assert_int_equal(d->ops->import(d, fd, MIB, &m, NULL), 0);
+        assert_int_equal(device_import_memfd(d, fd, MIB, &m, NULL), 0);
         src = m->base;
         t.mappings = &m;
         t.nmappings = 1;

@@ -29,7 +29,7 @@ static void story_done(struct task *t, int r)
 static void story_open(struct story *s, const struct flaky_config *config)
 {
     memset(s, 0, sizeof(*s));
-    assert_int_equal(device_flaky.open(1, &s->device, NULL), 0);
+    assert_int_equal(device_flaky.open(&(struct device_config){ 0 }, &s->device, NULL), 0);
     flaky_configure(s->device, config);
     for (unsigned i = 0; i < NTASKS; i++) {
         s->from[i] = 1;

@@ -373,7 +373,7 @@ static struct mapping *make_memory(struct device *device)
     assert_true(fd >= 0);
     assert_int_equal(ftruncate(fd, CLUSTER_BYTES), 0);
     assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-    if (device->ops->import(device, fd, CLUSTER_BYTES, &m, &e) < 0)
+    if (device_import_memfd(device, fd, CLUSTER_BYTES, &m, &e) < 0)
         fail_msg("%s", e.text);
     close(fd);
     return m;
@@ -400,7 +400,7 @@ static void node_open(uint32_t i, uint64_t seed)
     snprintf(n->host, sizeof(n->host), "host%u", i);
     snprintf(n->address, sizeof(n->address), "host%u:7777", i);
     table_init(&table, 4096);
-    assert_int_equal(device_flaky.open(1, &n->device, NULL), 0);
+    assert_int_equal(device_flaky.open(&(struct device_config){ 0 }, &n->device, NULL), 0);
     flaky_configure(n->device, &flaky);
     assert_int_equal(
         transport_local.open(&(struct transport_config){ "", "", "" }, &n->transport, &e), 0);

@@ -21,7 +21,7 @@ uint64_t sequence;
 static void daemon_open(struct daemon *m)
 {
     assert_int_equal((m == &daemons[0] || m == &daemons[2] ? &device_host : &device_flaky)
-                         ->open(1, &m->device, NULL),
+                         ->open(&(struct device_config){ 0 }, &m->device, NULL),
                      0);
     assert_int_equal(transport_local.open(&(struct transport_config){ 0 }, &m->transport, NULL), 0);
     assert_int_equal(staging_new(LIMIT, &m->staging), 0);

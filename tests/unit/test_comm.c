@@ -252,7 +252,7 @@ static struct mapping *make_memory(struct device *device)
 
     assert_true(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
     assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-    if (device->ops->import(device, fd, bytes, &m, &e) < 0)
+    if (device_import_memfd(device, fd, bytes, &m, &e) < 0)
         fail_msg("%s", e.text);
     close(fd);
     return m;
@@ -305,7 +305,7 @@ static void world_open(struct world *w, uint64_t seed, enum fault fault, uint32_
 
     *w = (struct world){ .now = 1000, .fault = fault, .victim = victim, .random = seed * 2 + 1 };
     the = w;
-    assert_int_equal(device_flaky.open(1, &w->device, NULL), 0);
+    assert_int_equal(device_flaky.open(&(struct device_config){ 0 }, &w->device, NULL), 0);
     if (fault == FAULT_DEVICE || fault == FAULT_MEMORY) {
         flaky.fail_task = at;
         flaky.fail_errno = fault == FAULT_DEVICE ? EIO : EFAULT;
@@ -338,7 +338,7 @@ static void start(struct world *w, struct client *c)
     c->odd = false;
     c->posted++;
     assert_int_equal(differs ? member_post(c->member, &other, w->now)
-                             : member_start(c->member, id, c->posted, NULL, w->now),
+                             : member_start(c->member, id, c->posted, NULL, NULL, w->now),
                      0);
 }
 

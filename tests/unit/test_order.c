@@ -70,7 +70,7 @@ static int open_world(void **state)
 
     (void)state;
     memset(&w, 0, sizeof(w));
-    device_flaky.open(1, &w.device, NULL);
+    device_flaky.open(&(struct device_config){ 0 }, &w.device, NULL);
     engine_new(w.device, NULL, NULL, &w.engine);
     config.engine = w.engine;
     assert_int_equal(comms_new(&config, &events, &w.comms), 0);
@@ -180,7 +180,7 @@ static struct mapping *make_memory(void)
 
     assert_true(fd >= 0 && ftruncate(fd, 4096) == 0);
     assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-    assert_int_equal(w.device->ops->import(w.device, fd, 4096, &m, NULL), 0);
+    assert_int_equal(device_import_memfd(w.device, fd, 4096, &m, NULL), 0);
     close(fd);
     return m;
 }

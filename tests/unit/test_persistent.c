@@ -71,7 +71,7 @@ static struct mapping *make_memory(void)
 
     assert_true(fd >= 0 && ftruncate(fd, BYTES) == 0);
     assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-    assert_int_equal(w.device->ops->import(w.device, fd, BYTES, &m, NULL), 0);
+    assert_int_equal(device_import_memfd(w.device, fd, BYTES, &m, NULL), 0);
     close(fd);
     return m;
 }
@@ -109,7 +109,7 @@ static int open_world(void **state)
     (void)state;
     memset(&w, 0, sizeof(w));
     w.now = 5;
-    assert_int_equal(device_flaky.open(1, &w.device, NULL), 0);
+    assert_int_equal(device_flaky.open(&(struct device_config){ 0 }, &w.device, NULL), 0);
     flaky_configure(w.device, &(struct flaky_config){ .seed = 1, .inline_percent = 100 });
     assert_int_equal(engine_new(w.device, NULL, NULL, &w.engine), 0);
     config.engine = w.engine;
@@ -177,7 +177,7 @@ static void make_all(void)
 
 static void start(uint32_t rank, uint32_t id)
 {
-    assert_int_equal(member_start(w.people[rank].member, id, 9, NULL, w.now), 0);
+    assert_int_equal(member_start(w.people[rank].member, id, 9, NULL, NULL, w.now), 0);
 }
 
 static int32_t *output(uint32_t rank)
@@ -479,7 +479,7 @@ TEST(a_start_writes_progress)
 
     make_all();
     fill(1);
-    assert_int_equal(member_start(w.people[0].member, 1, 9, &cell, w.now), 0);
+    assert_int_equal(member_start(w.people[0].member, 1, 9, &cell, NULL, w.now), 0);
     start(1, 1);
     start(2, 1);
     assert_true(progress_read(&cell, &p));

@@ -86,7 +86,7 @@ static int open_world(void **state)
     (void)state;
     memset(&w, 0, sizeof(w));
     w.now = 5;
-    device_flaky.open(1, &w.device, NULL);
+    device_flaky.open(&(struct device_config){ 0 }, &w.device, NULL);
     engine_new(w.device, NULL, NULL, &w.engine);
     config.engine = w.engine;
     return comms_new(&config, &events, &w.comms);

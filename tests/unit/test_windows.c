@@ -87,7 +87,7 @@ static struct mapping *make_memory(void)
 
     assert_true(fd >= 0 && ftruncate(fd, BYTES) == 0);
     assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-    assert_int_equal(w.device->ops->import(w.device, fd, BYTES, &m, NULL), 0);
+    assert_int_equal(device_import_memfd(w.device, fd, BYTES, &m, NULL), 0);
     close(fd);
     return m;
 }
@@ -125,7 +125,7 @@ static int open_world(void **state)
     (void)state;
     memset(&w, 0, sizeof(w));
     w.now = 5;
-    assert_int_equal(device_flaky.open(1, &w.device, NULL), 0);
+    assert_int_equal(device_flaky.open(&(struct device_config){ 0 }, &w.device, NULL), 0);
     assert_int_equal(engine_new(w.device, NULL, NULL, &w.engine), 0);
     config.engine = w.engine;
     assert_int_equal(comms_new(&config, &events, &w.comms), 0);
@@ -505,7 +505,7 @@ TEST(a_persistent_operation_has_no_windows_to_move)
         post(r, &p);
     }
     for (uint32_t r = 0; r < RANKS; r++)
-        assert_int_equal(member_start(w.people[r].member, w.people[r].made, SERIAL, NULL, w.now),
+        assert_int_equal(member_start(w.people[r].member, w.people[r].made, SERIAL, NULL, NULL, w.now),
                          0);
     staged(2, 1, UINT64_MAX);
     step();
