@@ -16,12 +16,17 @@ struct cuda_group {
     uint32_t wide; /* they hold accumulators */
 };
 
+#define CUDA_SOURCES_MAX 8191u /* of one group */
+#define CUDA_GROUPS_MAX  8191u
+
 /*
- * Kernel "reduce_<operator>_<dtype>" (names of shared/dtype.h, shared/collective.h; mean is sum with
- * a divisor): elements [first, first + count) of the sources in the canonical tree order of struct
- * task into every destination. Kernel "copy": one source to every destination, elements are bytes.
+ * Kernel "reduce_<operator>_<dtype>" (names of shared/dtype.h, shared/collective.h; mean has none
+ * of its own, it is sum with a divisor): elements [first, first + count) of the sources in the
+ * canonical tree order of struct task into every destination. Kernel "copy": one source to every
+ * destination but itself, elements are bytes.
  * Pointers are those of the unified address space, of a GPU or of the host, and need not be aligned
- * to more than their element; sources come first, then destinations.
+ * to more than their element (a multiple of its bytes; an accumulator's in wide buffers); sources
+ * come first, then destinations.
  * Block and thread numbers have no meaning: any grid does the whole interval.
  */
 struct cuda_args {
