@@ -1,7 +1,6 @@
 #include "daemon/config.h"
 
 #include <getopt.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,28 +8,12 @@
 #include <systemd/sd-id128.h>
 
 #include "daemon/keyfile.h"
-#include "daemon/server/address.h"
+#include "daemon/value.h"
 #include "shared/socket_path.h"
-
-enum option_type {
-    TYPE_PATH,
-    TYPE_UUID,
-    TYPE_FILE,    /* an absolute path */
-    TYPE_ADDRESS, /* of a listener */
-    TYPE_NAMES,   /* letters, digits and what stands between names */
-    TYPE_PORTS,
-    TYPE_MODE,
-    TYPE_COUNT,
-    TYPE_BYTES,
-    TYPE_DURATION, /* kept in microseconds */
-    TYPE_LEVEL,
-    TYPE_TARGET,
-    TYPE_SWITCH,
-};
 
 struct option_row {
     const char *section, *name;
-    enum option_type type;
+    enum value_type type;
     size_t offset;
     const char *fallback;
     uint64_t min, max; /* numbers only */
@@ -41,8 +24,6 @@ struct option_row {
 #define AT(field) offsetof(struct config, field)
 #define KIB       1024ull
 #define TIB       (KIB * KIB * KIB * KIB)
-#define MS        1000ull
-#define HOUR      (3600 * 1000 * MS)
 
 /* clang-format off */
 static const struct option_row rows[] = {
@@ -60,6 +41,9 @@ static const struct option_row rows[] = {
       "where the system lets it: ranks that wait take turns with it on the same CPUs." },
     { "daemon", "chunk_bytes", TYPE_BYTES, AT(chunk_bytes), "4MiB", 4 * KIB, TIB, false,
       "Bytes of a rank's block in one chunk of a collective that has no budget." },
+    { "daemon", "gpus", TYPE_GPUS, AT(gpus), "all", 0, 0, false,
+      "The GPUs whose memory the daemon serves: all that there are, none, or their UUIDs, separated by "
+      "commas: it does not start without one that is named." },
     { "daemon", "rings", TYPE_SWITCH, AT(rings), "yes", 0, 0, false,
       "Requests and replies by shared memory, which is quicker; no: all of them by the socket." },
     { "daemon", "spin", TYPE_DURATION, AT(spin_us), "200us", 0, 10 * MS, false,
@@ -111,7 +95,9 @@ static const struct option_row rows[] = {
     { "limits", "max_regions", TYPE_COUNT, AT(max_regions), "65536", 1, 1 << 24, true,
       "Memory regions registered by one uid." },
     { "limits", "max_region_bytes", TYPE_BYTES, AT(max_region_bytes), "0", 0, 1024 * TIB, true,
-      "Bytes of all regions of one uid, whether backed by memory or not. 0: the node's memory." },
+      "Bytes of all regions of one uid in host memory, backed by it or not. 0: the node's memory." },
+    { "limits", "max_gpu_bytes", TYPE_BYTES, AT(max_gpu_bytes), "0", 0, 1024 * TIB, true,
+      "Bytes of all regions of one uid in the memory of GPUs. 0: no limit." },
     { "limits", "max_fds", TYPE_COUNT, AT(max_fds), "16384", 2, 1 << 20, true,
       "File descriptors held for one uid: two per connection." },
     { "limits", "max_communicators", TYPE_COUNT, AT(max_communicators), "4096", 1, 1 << 20, true,
@@ -121,190 +107,10 @@ static const struct option_row rows[] = {
 };
 /* clang-format on */
 
-static const struct word levels[] = {
-    { "error", LOG_LEVEL_ERROR }, { "warning", LOG_LEVEL_WARNING }, { "notice", LOG_LEVEL_NOTICE },
-    { "info", LOG_LEVEL_INFO },   { "debug", LOG_LEVEL_DEBUG },     { NULL, 0 },
-};
-
-static const struct word targets[] = {
-    { "auto", LOG_TARGET_AUTO },
-    { "stderr", LOG_TARGET_STDERR },
-    { "journal", LOG_TARGET_JOURNAL },
-    { NULL, 0 },
-};
-
-static const struct word switches[] = { { "no", 0 }, { "yes", 1 }, { NULL, 0 } };
-
-static const struct word time_units[] = {
-    { "us", 1 },   { "ms", MS }, { "s", 1000 * MS }, { "min", 60 * 1000 * MS },
-    { "h", HOUR }, { NULL, 0 },
-};
-
-static const struct word no_units[] = { { "", 1 }, { NULL, 0 } };
-
-static bool parse_uuid(const char *text, char *ret)
-{
-    sd_id128_t id;
-
-    if (*text && sd_id128_from_string(text, &id) < 0)
-        return false;
-    memset(ret, 0, CONFIG_NODE_BYTES);
-    if (*text)
-        sd_id128_to_uuid_string(id, ret);
-    return true;
-}
-
-static size_t text_bytes(enum option_type type)
-{
-    switch (type) {
-    case TYPE_PATH:
-        return CONFIG_PATH_BYTES;
-    case TYPE_UUID:
-        return CONFIG_NODE_BYTES;
-    case TYPE_FILE:
-        return CONFIG_FILE_BYTES;
-    case TYPE_ADDRESS:
-        return CONFIG_ADDRESS_BYTES;
-    case TYPE_NAMES:
-    case TYPE_PORTS:
-        return CONFIG_TEXT_BYTES;
-    default:
-        return 0; /* a number */
-    }
-}
-
-static bool set_text(enum option_type type, const char *text, char *ret)
-{
-    size_t size = text_bytes(type);
-
-    if (strlen(text) >= size)
-        return false;
-    memset(ret, 0, size); /* for comparisons of all of it */
-    strcpy(ret, text);
-    return true;
-}
-
-static bool is_names(const char *text)
-{
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                  "_-.:,/@";
-
-    return !text[strspn(text, letters)];
-}
-
-static bool is_ports(const char *text)
-{
-    unsigned first, last;
-    int end = -1;
-
-    return sscanf(text, "%5u-%5u%n", &first, &last, &end) == 2 && end == (int)strlen(text) &&
-           first > 0 && first <= last && last <= UINT16_MAX;
-}
-
-static bool is_address(const char *text)
-{
-    struct address a;
-
-    return address_parse(text, &a, NULL) == 0;
-}
-
 /* Sets the row's field, or leaves it as it is. */
 static bool row_set(const struct option_row *row, const char *text, struct config *c)
 {
-    void *field = (char *)c + row->offset;
-    uint64_t value = 0;
-    bool ok = false;
-
-    switch (row->type) {
-    case TYPE_PATH:
-        return set_text(row->type, text, field);
-    case TYPE_UUID:
-        return parse_uuid(text, field);
-    case TYPE_FILE:
-        return (!*text || *text == '/') && set_text(row->type, text, field);
-    case TYPE_ADDRESS:
-        return (!*text || is_address(text)) && set_text(row->type, text, field);
-    case TYPE_NAMES:
-        return is_names(text) && set_text(row->type, text, field);
-    case TYPE_PORTS:
-        return (!*text || is_ports(text)) && set_text(row->type, text, field);
-    case TYPE_LEVEL:
-        ok = word_find(levels, text, &value);
-        break;
-    case TYPE_TARGET:
-        ok = word_find(targets, text, &value);
-        break;
-    case TYPE_SWITCH:
-        ok = word_find(switches, text, &value);
-        break;
-    case TYPE_MODE:
-        ok = number_parse(text, 8, no_units, &value);
-        break;
-    case TYPE_COUNT:
-        ok = number_parse(text, 10, no_units, &value);
-        break;
-    case TYPE_BYTES:
-        ok = number_parse(text, 10, byte_units, &value);
-        break;
-    case TYPE_DURATION:
-        ok = number_parse(text, 10, time_units, &value);
-        break;
-    }
-    if (ok && row->max)
-        ok = value >= row->min && value <= row->max;
-    if (ok)
-        *(uint64_t *)field = value;
-    return ok;
-}
-
-static void row_allowed(const struct option_row *row, struct text *t)
-{
-    switch (row->type) {
-    case TYPE_PATH:
-        text_add(t, "a path of at most %u bytes", CONFIG_PATH_BYTES - 1);
-        break;
-    case TYPE_UUID:
-        text_add(t, "a UUID, or nothing");
-        break;
-    case TYPE_FILE:
-        text_add(t, "an absolute path of at most %u bytes, or nothing", CONFIG_FILE_BYTES - 1);
-        break;
-    case TYPE_ADDRESS:
-        text_add(t, "host:port or [v6]:port, of at most %u bytes, or nothing",
-                 CONFIG_ADDRESS_BYTES - 1);
-        break;
-    case TYPE_NAMES:
-        text_add(t, "names of at most %u bytes in all", CONFIG_TEXT_BYTES - 1);
-        break;
-    case TYPE_PORTS:
-        text_add(t, "a range of ports such as 41000-41100, or nothing");
-        break;
-    case TYPE_LEVEL:
-        text_add(t, "error, warning, notice, info or debug");
-        break;
-    case TYPE_TARGET:
-        text_add(t, "auto, stderr or journal");
-        break;
-    case TYPE_SWITCH:
-        text_add(t, "yes or no");
-        break;
-    case TYPE_MODE:
-        text_add(t, "an octal file mode from 0 to 0777");
-        break;
-    case TYPE_COUNT:
-        text_add(t, "a number from %" PRIu64 " to %" PRIu64, row->min, row->max);
-        break;
-    case TYPE_BYTES:
-        text_add(t, "bytes from %" PRIu64 " to %" PRIu64 ", with K, M, G, T, KiB, MiB, GiB or TiB",
-                 row->min, row->max);
-        break;
-    case TYPE_DURATION:
-        text_add(t,
-                 row->max < HOUR ? "a time from %llums to %llums, in us, ms, s, min or h"
-                                 : "a time from %llums to %lluh, in us, ms, s, min or h",
-                 row->min / MS, row->max < HOUR ? row->max / MS : row->max / HOUR);
-        break;
-    }
+    return value_set(row->type, text, row->min, row->max, (char *)c + row->offset);
 }
 
 static const struct option_row *row_find(const char *section, const char *name)
@@ -323,7 +129,7 @@ static int row_set_from(const struct option_row *row, const char *where, const c
 
     if (row_set(row, text, c))
         return 0;
-    row_allowed(row, &allowed);
+    value_allowed(row->type, row->min, row->max, &allowed);
     return error_set(e, ERROR_INVALID_ARGUMENT, "%s: '%s' is not %s", where, text, allowed.s);
 }
 
@@ -558,7 +364,7 @@ int config_parse(int argc, char *const *argv, struct config *ret, struct error *
 
 static size_t row_bytes(const struct option_row *row)
 {
-    size_t bytes = text_bytes(row->type);
+    size_t bytes = value_text_bytes(row->type);
 
     return bytes ? bytes : sizeof(uint64_t);
 }
@@ -613,7 +419,7 @@ void config_print(FILE *out)
             fprintf(out, "\n[%s]\n", row->section);
         section = row->section;
 
-        row_allowed(row, &allowed);
+        value_allowed(row->type, row->min, row->max, &allowed);
         fputc('\n', out);
         print_comment(out, row->doc);
         fprintf(out, "# Takes %s.%s\n", allowed.s, row->live ? " Follows a reload." : "");

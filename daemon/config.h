@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "daemon/log/log.h"
+#include "shared/cuda.h"
 #include "shared/error.h"
 
 #define CONFIG_FILE          "/etc/ruccl/ruccld.conf"
@@ -17,6 +18,7 @@
 #define CONFIG_FILE_BYTES    160u /* with the zero: a line of the file holds no more */
 #define CONFIG_TEXT_BYTES    64u
 #define CONFIG_ADDRESS_BYTES 98u /* with the zero: what an id has room for */
+#define CONFIG_GPUS_BYTES    (64u * CUDA_UUID_TEXT) /* with the zero, in the place of a comma */
 
 struct config {
     char socket[CONFIG_PATH_BYTES]; /* never empty once parsed */
@@ -25,7 +27,8 @@ struct config {
     uint64_t workers;             /* 0: the device chooses */
     uint64_t priority;            /* a negated nice value */
     uint64_t chunk_bytes;
-    uint64_t rings; /* 0 or 1 */
+    char gpus[CONFIG_GPUS_BYTES]; /* "all", "none", or UUIDs separated by commas */
+    uint64_t rings;               /* 0 or 1 */
     uint64_t spin_us;
     uint64_t drain_timeout_us;
     uint64_t id_lifetime_us;
@@ -52,6 +55,7 @@ struct config {
     uint64_t max_strangers;
     uint64_t max_regions;
     uint64_t max_region_bytes;
+    uint64_t max_gpu_bytes;
     uint64_t max_fds;
     uint64_t max_communicators;
     uint64_t max_in_flight; /* of one session */

@@ -156,6 +156,15 @@ const char *codec_take_string(struct codec *c, char *s, size_t max, const char *
     return s;
 }
 
+void codec_take_bytes(struct codec *c, ProtobufCBinaryData m, size_t n, const char *what,
+                      uint8_t *ret)
+{
+    if (m.len != n)
+        codec_complain(c, "%s is not %zu bytes but %zu", what, n, m.len);
+    else if (n > 0)
+        memcpy(ret, m.data, n);
+}
+
 uint32_t codec_take_ncounts(struct codec *c, size_t n, const char *what)
 {
     if (n <= RANKS_MAX)

@@ -19,6 +19,8 @@
 #define CODEC_ID_MAX        128u /* bytes of a communicator id */
 #define CODEC_ALGORITHM_MAX 23u
 #define CODEC_STATUS_ITEMS  32u /* items of one page */
+#define CODEC_GPU_BYTES     16u /* of a GPU's UUID */
+#define CODEC_HANDLE_BYTES  64u /* of a handle for other processes: to memory, to an event */
 
 enum request_kind {
     REQUEST_HELLO,
@@ -37,6 +39,15 @@ enum request_kind {
     REQUEST_START,
     REQUEST_PERSISTENT_CLOSE,
     REQUEST_STAGED,
+    REQUEST_FENCE_OPEN,
+    REQUEST_FENCE_CLOSE,
+    REQUEST_SIGNALS_OPEN,
+};
+
+enum region_kind {
+    REGION_MEMFD = 1, /* comes with a descriptor */
+    REGION_CUDA_IPC = 2,
+    REGION_CUDA_FD = 3, /* comes with a descriptor */
 };
 
 struct request_join {
@@ -68,6 +79,7 @@ struct request_post {
     int32_t color, key;
     uint32_t child;
     bool persistent;
+    uint32_t fence, signal; /* 0: none */
     struct error rejection; /* code ERROR_NONE: none */
 };
 
@@ -80,8 +92,11 @@ struct request {
             const char *name; /* printable; others are replaced by '?' */
         } hello;
         struct {
-            uint32_t region;
+            uint32_t region; /* not 0 */
             uint64_t bytes;
+            enum region_kind kind;           /* encoded, 0 is REGION_MEMFD */
+            uint8_t gpu[CODEC_GPU_BYTES];    /* not of REGION_MEMFD */
+            uint8_t ipc[CODEC_HANDLE_BYTES]; /* of REGION_CUDA_IPC */
         } region_open;
         struct {
             uint32_t region;
@@ -109,6 +124,7 @@ struct request {
         struct {
             uint32_t comm, slot, persistent; /* comm and persistent not 0 */
             uint64_t sequence;
+            uint32_t fence, signal; /* 0: none */
         } start;
         struct {
             uint32_t comm, persistent; /* not 0 */
@@ -117,6 +133,14 @@ struct request {
             uint32_t comm, slot;
             uint64_t in_ready, out_taken;
         } staged;
+        struct {
+            uint32_t fence; /* not 0 */
+            uint8_t gpu[CODEC_GPU_BYTES];
+            uint8_t handle[CODEC_HANDLE_BYTES];
+        } fence_open;
+        struct {
+            uint32_t fence; /* not 0 */
+        } fence_close;
     };
 };
 
@@ -148,6 +172,7 @@ enum status_kind {
     STATUS_COMMUNICATOR,
     STATUS_MEMBER,
     STATUS_PEER,
+    STATUS_GPU,
 };
 
 /* Fields as in client.proto. Strings are never NULL once decoded. */
@@ -181,6 +206,12 @@ struct status_item {
             uint32_t expecting;
             uint64_t heard_age_us;
         } peer;
+        struct {
+            const char *uuid, *name;
+            uint64_t mapped_bytes, failures;
+            uint32_t mappings;
+            bool failed;
+        } gpu;
     };
 };
 
@@ -190,7 +221,7 @@ struct reply {
     union {
         struct {
             uint32_t version, slots, spin_us;
-            bool rings;
+            bool rings, gpus;
             const char *daemon_version, *node;
             uint64_t session;
         } welcome;
@@ -216,7 +247,8 @@ DEFINE_CLEANUP(struct codec *, codec_free)
 
 /*
  * Return: 0, or -EPROTO with the reason worded in `e` (ERROR_PROTOCOL): unparsable bytes, no body,
- * a string or count over its limit, an id of 0 where one must not be.
+ * a string or count over its limit, an id of 0 where one must not be, a kind of memory that has no
+ * name, a UUID or handle of another length.
  */
 int codec_decode_request(struct codec *c, const void *bytes, size_t len, struct request *ret,
                          struct error *e);

@@ -105,6 +105,18 @@ static void decode_status_peer(struct codec *c, const Ruccl__V1__StatusPeer *m,
     ret->peer.heard_age_us = m->heard_age_us;
 }
 
+static void decode_status_gpu(struct codec *c, const Ruccl__V1__StatusGpu *m,
+                              struct status_item *ret)
+{
+    ret->kind = STATUS_GPU;
+    ret->gpu.uuid = take_text(c, m->uuid);
+    ret->gpu.name = take_text(c, m->name);
+    ret->gpu.mapped_bytes = m->mapped_bytes;
+    ret->gpu.mappings = m->mappings;
+    ret->gpu.failed = m->failed;
+    ret->gpu.failures = m->failures;
+}
+
 /* False for an item of a kind that a later version knows: the reader goes without it. */
 static bool decode_status_item(struct codec *c, const Ruccl__V1__StatusItem *m,
                                struct status_item *ret)
@@ -124,6 +136,9 @@ static bool decode_status_item(struct codec *c, const Ruccl__V1__StatusItem *m,
         return true;
     case RUCCL__V1__STATUS_ITEM__ITEM_PEER:
         decode_status_peer(c, m->peer, ret);
+        return true;
+    case RUCCL__V1__STATUS_ITEM__ITEM_GPU:
+        decode_status_gpu(c, m->gpu, ret);
         return true;
     default:
         return false;
@@ -159,6 +174,7 @@ static void decode_body(struct codec *c, const Ruccl__V1__Reply *m, struct reply
         ret->welcome.version = m->welcome->version;
         ret->welcome.slots = m->welcome->slots;
         ret->welcome.rings = m->welcome->rings;
+        ret->welcome.gpus = m->welcome->gpus;
         ret->welcome.spin_us = m->welcome->spin_us;
         ret->welcome.daemon_version =
             codec_take_string(c, m->welcome->daemon_version, CODEC_TEXT_MAX, "welcome: version");
@@ -224,6 +240,7 @@ static int encode_welcome(const struct reply *r, Ruccl__V1__Reply *m, void *buff
     body.session = r->welcome.session;
     body.slots = r->welcome.slots;
     body.rings = r->welcome.rings;
+    body.gpus = r->welcome.gpus;
     body.spin_us = r->welcome.spin_us;
     m->body_case = RUCCL__V1__REPLY__BODY_WELCOME;
     m->welcome = &body;
@@ -317,6 +334,7 @@ struct given_item {
         Ruccl__V1__StatusCommunicator communicator;
         Ruccl__V1__StatusMember member;
         Ruccl__V1__StatusPeer peer;
+        Ruccl__V1__StatusGpu gpu;
     };
 };
 
@@ -407,6 +425,19 @@ static void give_status_peer(const struct status_item *s, struct given_item *g, 
     g->peer.heard_age_us = s->peer.heard_age_us;
 }
 
+static void give_status_gpu(const struct status_item *s, struct given_item *g, bool *fits)
+{
+    ruccl__v1__status_gpu__init(&g->gpu);
+    g->item.item_case = RUCCL__V1__STATUS_ITEM__ITEM_GPU;
+    g->item.gpu = &g->gpu;
+    g->gpu.uuid = give_text(s->gpu.uuid, fits);
+    g->gpu.name = give_text(s->gpu.name, fits);
+    g->gpu.mapped_bytes = s->gpu.mapped_bytes;
+    g->gpu.mappings = s->gpu.mappings;
+    g->gpu.failed = s->gpu.failed;
+    g->gpu.failures = s->gpu.failures;
+}
+
 static void give_status_item(const struct status_item *s, struct given_item *g, bool *fits)
 {
     ruccl__v1__status_item__init(&g->item);
@@ -425,6 +456,9 @@ static void give_status_item(const struct status_item *s, struct given_item *g, 
         return;
     case STATUS_PEER:
         give_status_peer(s, g, fits);
+        return;
+    case STATUS_GPU:
+        give_status_gpu(s, g, fits);
         return;
     }
 }

@@ -13,6 +13,34 @@ static struct wire_operand take_operand(struct codec *c, uint32_t region, uint64
     return (struct wire_operand){ region, offset, window };
 }
 
+/* What its kind has no use for must not be there. */
+static void decode_region_open(struct codec *c, const Ruccl__V1__RegionOpen *m, struct request *ret)
+{
+    uint32_t kind = m->kind ? m->kind : REGION_MEMFD;
+
+    ret->kind = REQUEST_REGION_OPEN;
+    ret->region_open.region = codec_take_id(c, m->region, "region_open: region");
+    ret->region_open.bytes = m->bytes;
+    if (kind > REGION_CUDA_FD) {
+        codec_complain(c, "region_open: memory of kind %u is not known", kind);
+        return;
+    }
+    ret->region_open.kind = (enum region_kind)kind;
+    codec_take_bytes(c, m->gpu, kind == REGION_MEMFD ? 0 : CODEC_GPU_BYTES, "region_open: gpu",
+                     ret->region_open.gpu);
+    codec_take_bytes(c, m->ipc, kind == REGION_CUDA_IPC ? CODEC_HANDLE_BYTES : 0,
+                     "region_open: ipc", ret->region_open.ipc);
+}
+
+static void decode_fence_open(struct codec *c, const Ruccl__V1__FenceOpen *m, struct request *ret)
+{
+    ret->kind = REQUEST_FENCE_OPEN;
+    ret->fence_open.fence = codec_take_id(c, m->fence, "fence_open: fence");
+    codec_take_bytes(c, m->gpu, CODEC_GPU_BYTES, "fence_open: gpu", ret->fence_open.gpu);
+    codec_take_bytes(c, m->handle, CODEC_HANDLE_BYTES, "fence_open: handle",
+                     ret->fence_open.handle);
+}
+
 static void decode_join(struct codec *c, const Ruccl__V1__Join *m, struct request_join *ret)
 {
     ret->comm = codec_take_id(c, m->comm, "join: comm");
@@ -51,6 +79,8 @@ static void decode_post(struct codec *c, const Ruccl__V1__Post *m, struct reques
     ret->key = m->key;
     ret->child = m->child;
     ret->persistent = m->persistent;
+    ret->fence = m->fence;
+    ret->signal = m->signal;
     codec_take_error(c, m->rejection, &ret->rejection);
 }
 
@@ -64,9 +94,7 @@ static void decode_body(struct codec *c, const Ruccl__V1__Request *m, struct req
         ret->hello.name = codec_take_string(c, m->hello->name, CODEC_NAME_MAX, "hello: name");
         return;
     case RUCCL__V1__REQUEST__BODY_REGION_OPEN:
-        ret->kind = REQUEST_REGION_OPEN;
-        ret->region_open.region = codec_take_id(c, m->region_open->region, "region_open: region");
-        ret->region_open.bytes = m->region_open->bytes;
+        decode_region_open(c, m->region_open, ret);
         return;
     case RUCCL__V1__REQUEST__BODY_REGION_CLOSE:
         ret->kind = REQUEST_REGION_CLOSE;
@@ -119,6 +147,8 @@ static void decode_body(struct codec *c, const Ruccl__V1__Request *m, struct req
         ret->start.sequence = m->start->sequence;
         ret->start.slot = m->start->slot;
         ret->start.persistent = codec_take_id(c, m->start->persistent, "start: persistent");
+        ret->start.fence = m->start->fence;
+        ret->start.signal = m->start->signal;
         return;
     case RUCCL__V1__REQUEST__BODY_PERSISTENT_CLOSE:
         ret->kind = REQUEST_PERSISTENT_CLOSE;
@@ -133,6 +163,16 @@ static void decode_body(struct codec *c, const Ruccl__V1__Request *m, struct req
         ret->staged.slot = m->staged->slot;
         ret->staged.in_ready = m->staged->in_ready;
         ret->staged.out_taken = m->staged->out_taken;
+        return;
+    case RUCCL__V1__REQUEST__BODY_FENCE_OPEN:
+        decode_fence_open(c, m->fence_open, ret);
+        return;
+    case RUCCL__V1__REQUEST__BODY_FENCE_CLOSE:
+        ret->kind = REQUEST_FENCE_CLOSE;
+        ret->fence_close.fence = codec_take_id(c, m->fence_close->fence, "fence_close: fence");
+        return;
+    case RUCCL__V1__REQUEST__BODY_SIGNALS_OPEN:
+        ret->kind = REQUEST_SIGNALS_OPEN;
         return;
     default:
         codec_complain(c, "request %llu asks for nothing known", (unsigned long long)m->serial);
@@ -169,12 +209,22 @@ static int encode_hello(const struct request *r, Ruccl__V1__Request *m, void *bu
     return codec_pack(&m->base, fits, buffer);
 }
 
+static ProtobufCBinaryData give_bytes(const uint8_t *bytes, size_t n)
+{
+    return (ProtobufCBinaryData){ n, (uint8_t *)bytes };
+}
+
 static int encode_region_open(const struct request *r, Ruccl__V1__Request *m, void *buffer)
 {
     Ruccl__V1__RegionOpen body = RUCCL__V1__REGION_OPEN__INIT;
 
     body.region = r->region_open.region;
     body.bytes = r->region_open.bytes;
+    body.kind = r->region_open.kind;
+    if (r->region_open.kind > REGION_MEMFD)
+        body.gpu = give_bytes(r->region_open.gpu, CODEC_GPU_BYTES);
+    if (r->region_open.kind == REGION_CUDA_IPC)
+        body.ipc = give_bytes(r->region_open.ipc, CODEC_HANDLE_BYTES);
     m->body_case = RUCCL__V1__REQUEST__BODY_REGION_OPEN;
     m->region_open = &body;
     return codec_pack(&m->base, true, buffer);
@@ -300,6 +350,8 @@ static int encode_post(const struct request_post *post, Ruccl__V1__Request *m, v
     body.key = post->key;
     body.child = post->child;
     body.persistent = post->persistent;
+    body.fence = post->fence;
+    body.signal = post->signal;
     body.rejection = codec_give_error(&post->rejection, &rejection);
     m->body_case = RUCCL__V1__REQUEST__BODY_POST;
     m->post = &body;
@@ -342,6 +394,8 @@ static int encode_start(const struct request *r, Ruccl__V1__Request *m, void *bu
     body.sequence = r->start.sequence;
     body.slot = r->start.slot;
     body.persistent = r->start.persistent;
+    body.fence = r->start.fence;
+    body.signal = r->start.signal;
     m->body_case = RUCCL__V1__REQUEST__BODY_START;
     m->start = &body;
     return codec_pack(&m->base, true, buffer);
@@ -368,6 +422,37 @@ static int encode_staged(const struct request *r, Ruccl__V1__Request *m, void *b
     body.out_taken = r->staged.out_taken;
     m->body_case = RUCCL__V1__REQUEST__BODY_STAGED;
     m->staged = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
+static int encode_fence_open(const struct request *r, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__FenceOpen body = RUCCL__V1__FENCE_OPEN__INIT;
+
+    body.fence = r->fence_open.fence;
+    body.gpu = give_bytes(r->fence_open.gpu, CODEC_GPU_BYTES);
+    body.handle = give_bytes(r->fence_open.handle, CODEC_HANDLE_BYTES);
+    m->body_case = RUCCL__V1__REQUEST__BODY_FENCE_OPEN;
+    m->fence_open = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
+static int encode_fence_close(const struct request *r, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__FenceClose body = RUCCL__V1__FENCE_CLOSE__INIT;
+
+    body.fence = r->fence_close.fence;
+    m->body_case = RUCCL__V1__REQUEST__BODY_FENCE_CLOSE;
+    m->fence_close = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
+static int encode_signals_open(Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__SignalsOpen body = RUCCL__V1__SIGNALS_OPEN__INIT;
+
+    m->body_case = RUCCL__V1__REQUEST__BODY_SIGNALS_OPEN;
+    m->signals_open = &body;
     return codec_pack(&m->base, true, buffer);
 }
 
@@ -409,6 +494,12 @@ int codec_encode_request(const struct request *r, void *buffer)
         return encode_persistent_close(r, &m, buffer);
     case REQUEST_STAGED:
         return encode_staged(r, &m, buffer);
+    case REQUEST_FENCE_OPEN:
+        return encode_fence_open(r, &m, buffer);
+    case REQUEST_FENCE_CLOSE:
+        return encode_fence_close(r, &m, buffer);
+    case REQUEST_SIGNALS_OPEN:
+        return encode_signals_open(&m, buffer);
     }
     return -EINVAL;
 }

@@ -44,6 +44,9 @@ void codec_complain(struct codec *c, const char *format, ...) _printf_(2, 3);
 uint32_t codec_take_id(struct codec *c, uint32_t id, const char *what); /* not 0 */
 /* At most `max` bytes; in place, all that is not printable UTF-8 becomes '?'. */
 const char *codec_take_string(struct codec *c, char *s, size_t max, const char *what);
+/* Exactly `n` bytes, as keys and handles are; `ret` is left alone after a complaint. */
+void codec_take_bytes(struct codec *c, ProtobufCBinaryData m, size_t n, const char *what,
+                      uint8_t *ret);
 /* At most RANKS_MAX. */
 uint32_t codec_take_ncounts(struct codec *c, size_t n, const char *what);
 /* At most AXES_MAX. */

@@ -3,19 +3,9 @@
 
 #include "proto/peer_wire.h"
 
-/* Exactly `n` bytes, as keys and proofs are. */
-static void take_bytes(struct codec *c, ProtobufCBinaryData m, size_t n, const char *what,
-                       uint8_t *ret)
-{
-    if (m.len == n)
-        memcpy(ret, m.data, n);
-    else
-        codec_complain(c, "%s is not %zu bytes but %zu", what, n, m.len);
-}
-
 static void take_key(struct codec *c, ProtobufCBinaryData m, uint8_t ret[PEER_KEY_BYTES])
 {
-    take_bytes(c, m, PEER_KEY_BYTES, "key", ret);
+    codec_take_bytes(c, m, PEER_KEY_BYTES, "key", ret);
 }
 
 static uint32_t take_length(struct codec *c, size_t n, uint32_t max, const char *what)
@@ -75,7 +65,7 @@ static void decode_hello(struct codec *c, const Ruccl__Peer__V1__Hello *m, struc
     ret->version_max = m->version_max;
     ret->node = take_node(c, m->node);
     ret->instance = m->instance;
-    take_bytes(c, m->nonce, PEER_NONCE_BYTES, "nonce", ret->nonce);
+    codec_take_bytes(c, m->nonce, PEER_NONCE_BYTES, "nonce", ret->nonce);
     ret->host = take_host(c, m->host);
     ret->address = take_address(c, m->address);
 }
@@ -88,7 +78,7 @@ static void decode_welcome(struct codec *c, const Ruccl__Peer__V1__Welcome *m,
     else
         codec_complain(c, "welcome: no hello");
     ret->welcome.version = m->version;
-    take_bytes(c, m->proof, PEER_PROOF_BYTES, "proof", ret->welcome.proof);
+    codec_take_bytes(c, m->proof, PEER_PROOF_BYTES, "proof", ret->welcome.proof);
 }
 
 static void decode_payload(struct codec *c, const Ruccl__Peer__V1__Payload *m,
@@ -298,7 +288,7 @@ static void decode_body(struct codec *c, const Ruccl__Peer__V1__PeerMessage *m,
         return;
     case RUCCL__PEER__V1__PEER_MESSAGE__BODY_PROOF:
         ret->kind = PEER_PROOF;
-        take_bytes(c, m->proof->proof, PEER_PROOF_BYTES, "proof", ret->proof.proof);
+        codec_take_bytes(c, m->proof->proof, PEER_PROOF_BYTES, "proof", ret->proof.proof);
         return;
     case RUCCL__PEER__V1__PEER_MESSAGE__BODY_PAYLOAD:
         ret->kind = PEER_PAYLOAD;

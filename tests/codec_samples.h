@@ -57,6 +57,8 @@ static inline struct request_post sample_post_extreme(void)
         .key = INT32_MAX,
         .child = UINT32_MAX,
         .persistent = true,
+        .fence = UINT32_MAX,
+        .signal = UINT32_MAX,
         .rejection = sample_error(),
     };
 
@@ -85,6 +87,7 @@ static inline bool sample_request(uint32_t i, struct request *ret)
         r.kind = REQUEST_REGION_OPEN;
         r.region_open.region = UINT32_MAX;
         r.region_open.bytes = UINT64_MAX;
+        r.region_open.kind = REGION_MEMFD;
         break;
     case 3:
         r.kind = REQUEST_REGION_CLOSE;
@@ -160,6 +163,7 @@ static inline bool sample_request(uint32_t i, struct request *ret)
     case 17:
         r.kind = REQUEST_START;
         r.start.comm = r.start.slot = r.start.persistent = UINT32_MAX;
+        r.start.fence = r.start.signal = UINT32_MAX;
         r.start.sequence = UINT64_MAX;
         break;
     case 18:
@@ -172,6 +176,33 @@ static inline bool sample_request(uint32_t i, struct request *ret)
         r.staged.comm = r.staged.slot = UINT32_MAX;
         r.staged.in_ready = UINT64_MAX;
         r.staged.out_taken = 1;
+        break;
+    case 20:
+        r.kind = REQUEST_REGION_OPEN;
+        r.region_open.region = 1;
+        r.region_open.bytes = 1;
+        r.region_open.kind = REGION_CUDA_IPC;
+        memset(r.region_open.gpu, 0xff, CODEC_GPU_BYTES);
+        memset(r.region_open.ipc, 1, CODEC_HANDLE_BYTES);
+        break;
+    case 21:
+        r.kind = REQUEST_REGION_OPEN;
+        r.region_open.region = 1;
+        r.region_open.kind = REGION_CUDA_FD;
+        r.region_open.gpu[15] = 7;
+        break;
+    case 22:
+        r.kind = REQUEST_FENCE_OPEN;
+        r.fence_open.fence = UINT32_MAX;
+        memset(r.fence_open.gpu, 0xff, CODEC_GPU_BYTES);
+        r.fence_open.handle[63] = 1;
+        break;
+    case 23:
+        r.kind = REQUEST_FENCE_CLOSE;
+        r.fence_close.fence = UINT32_MAX;
+        break;
+    case 24:
+        r.kind = REQUEST_SIGNALS_OPEN;
         break;
     default:
         return false;
@@ -238,6 +269,13 @@ static inline const struct status_item *sample_status_items(void)
                                                .transport = "tcp eth0",
                                                .expecting = UINT32_MAX,
                                                .heard_age_us = UINT64_MAX } };
+    items[5] = (struct status_item){ .kind = STATUS_GPU,
+                                     .gpu = { .uuid = "GPU-01234567-89ab-cdef-0123-456789abcdef",
+                                              .name = "NVIDIA H200",
+                                              .mapped_bytes = UINT64_MAX,
+                                              .mappings = UINT32_MAX,
+                                              .failed = true,
+                                              .failures = UINT64_MAX } };
     return items;
 }
 
@@ -257,6 +295,7 @@ static inline bool sample_reply(uint32_t i, struct reply *ret)
         r.welcome.node = TEXT_511;
         r.welcome.session = UINT64_MAX;
         r.welcome.rings = true;
+        r.welcome.gpus = true;
         r.welcome.spin_us = UINT32_MAX;
         break;
     case 2:
@@ -340,6 +379,13 @@ static inline void say_error(FILE *f, const struct error *e)
     say_string(f, "text", e->text);
 }
 
+static inline void say_bytes(FILE *f, const char *name, const void *bytes, size_t n)
+{
+    fprintf(f, " %s=", name);
+    for (size_t i = 0; i < n; i++)
+        fprintf(f, "%02x", ((const uint8_t *)bytes)[i]);
+}
+
 static inline void say_post(FILE *f, const struct request_post *p)
 {
     fprintf(f, "post comm=%u sequence=%" PRIu64 " slot=%u kind=%u op=%u dtype=%u root=%u", p->comm,
@@ -353,6 +399,7 @@ static inline void say_post(FILE *f, const struct request_post *p)
             p->persistent);
     fprintf(f, " out_rows=%" PRIu64 " peer=%u tag=%u color=%d key=%d child=%u", p->out_rows,
             p->peer, p->tag, p->color, p->key, p->child);
+    fprintf(f, " fence=%u signal=%u", p->fence, p->signal);
     say_counts(f, p->counts, p->ncounts);
     say_error(f, &p->rejection);
 }
@@ -367,7 +414,10 @@ static inline void say_request(FILE *f, const struct request *r)
         say_string(f, "name", r->hello.name);
         break;
     case REQUEST_REGION_OPEN:
-        fprintf(f, "region_open %u %" PRIu64, r->region_open.region, r->region_open.bytes);
+        fprintf(f, "region_open %u %" PRIu64 " kind=%u", r->region_open.region,
+                r->region_open.bytes, r->region_open.kind);
+        say_bytes(f, "gpu", r->region_open.gpu, CODEC_GPU_BYTES);
+        say_bytes(f, "ipc", r->region_open.ipc, CODEC_HANDLE_BYTES);
         break;
     case REQUEST_REGION_CLOSE:
         fprintf(f, "region_close %u", r->region_close.region);
@@ -412,6 +462,7 @@ static inline void say_request(FILE *f, const struct request *r)
     case REQUEST_START:
         fprintf(f, "start %u sequence=%" PRIu64 " slot=%u persistent=%u", r->start.comm,
                 r->start.sequence, r->start.slot, r->start.persistent);
+        fprintf(f, " fence=%u signal=%u", r->start.fence, r->start.signal);
         break;
     case REQUEST_PERSISTENT_CLOSE:
         fprintf(f, "persistent_close %u %u", r->persistent_close.comm,
@@ -420,6 +471,17 @@ static inline void say_request(FILE *f, const struct request *r)
     case REQUEST_STAGED:
         fprintf(f, "staged %u slot=%u %" PRIu64 " %" PRIu64, r->staged.comm, r->staged.slot,
                 r->staged.in_ready, r->staged.out_taken);
+        break;
+    case REQUEST_FENCE_OPEN:
+        fprintf(f, "fence_open %u", r->fence_open.fence);
+        say_bytes(f, "gpu", r->fence_open.gpu, CODEC_GPU_BYTES);
+        say_bytes(f, "handle", r->fence_open.handle, CODEC_HANDLE_BYTES);
+        break;
+    case REQUEST_FENCE_CLOSE:
+        fprintf(f, "fence_close %u", r->fence_close.fence);
+        break;
+    case REQUEST_SIGNALS_OPEN:
+        fprintf(f, "signals_open");
         break;
     }
 }
@@ -473,6 +535,12 @@ static inline void say_status_item(FILE *f, const struct status_item *s)
         say_string(f, "state", s->peer.state);
         say_string(f, "transport", s->peer.transport);
         break;
+    case STATUS_GPU:
+        fprintf(f, "\ngpu bytes=%" PRIu64 " mappings=%u", s->gpu.mapped_bytes, s->gpu.mappings);
+        fprintf(f, " failed=%d failures=%" PRIu64, s->gpu.failed, s->gpu.failures);
+        say_string(f, "uuid", s->gpu.uuid);
+        say_string(f, "name", s->gpu.name);
+        break;
     }
 }
 
@@ -486,7 +554,8 @@ static inline void say_reply(FILE *f, const struct reply *r)
     case REPLY_WELCOME:
         fprintf(f, "welcome %u slots=%u session=%" PRIu64, r->welcome.version, r->welcome.slots,
                 r->welcome.session);
-        fprintf(f, " rings=%d spin=%u", r->welcome.rings, r->welcome.spin_us);
+        fprintf(f, " rings=%d spin=%u gpus=%d", r->welcome.rings, r->welcome.spin_us,
+                r->welcome.gpus);
         say_string(f, "version", r->welcome.daemon_version);
         say_string(f, "node", r->welcome.node);
         break;

@@ -75,6 +75,8 @@ enum {
     START,
     PERSISTENT_CLOSE,
     STAGED,
+    FENCE_OPEN,
+    FENCE_CLOSE,
 };
 enum { DONE = 3, ID, COMPLETION, STATUS_PAGE };
 

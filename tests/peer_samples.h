@@ -304,13 +304,6 @@ static inline bool sample_peer(uint32_t i, struct peer_message *ret)
     return true;
 }
 
-static inline void say_bytes(FILE *f, const char *name, const void *bytes, size_t n)
-{
-    fprintf(f, " %s=", name);
-    for (size_t i = 0; i < n; i++)
-        fprintf(f, "%02x", ((const uint8_t *)bytes)[i]);
-}
-
 static inline void say_hello(FILE *f, const struct peer_hello *h)
 {
     fprintf(f, "versions %u-%u instance=%" PRIu64, h->version_min, h->version_max, h->instance);

@@ -56,6 +56,19 @@ static json_t *json_daemon(const struct status_item *d)
     return object_end(&o);
 }
 
+static json_t *json_gpu(const struct status_item *g)
+{
+    struct object o = object_new();
+
+    put_text(&o, "uuid", g->gpu.uuid);
+    put_text(&o, "name", g->gpu.name);
+    put_number(&o, "mapped_bytes", g->gpu.mapped_bytes);
+    put_number(&o, "mappings", g->gpu.mappings);
+    put(&o, "failed", json_boolean(g->gpu.failed));
+    put_number(&o, "failures", g->gpu.failures);
+    return object_end(&o);
+}
+
 static json_t *json_peer(const struct status_item *p)
 {
     struct object o = object_new();
@@ -140,8 +153,11 @@ static json_t *json_status(const struct status *s)
 {
     const struct status_item *daemon = status_next(s, STATUS_DAEMON, NULL), *item = NULL;
     json_t *peers = json_array(), *sessions = json_array(), *communicators = json_array();
+    json_t *gpus = json_array();
     struct object o = object_new();
 
+    while ((item = status_next(s, STATUS_GPU, item)))
+        o.spoilt |= json_array_append_new(gpus, json_gpu(item)) < 0;
     while ((item = status_next(s, STATUS_PEER, item)))
         o.spoilt |= json_array_append_new(peers, json_peer(item)) < 0;
     while ((item = status_next(s, STATUS_SESSION, item)))
@@ -150,6 +166,7 @@ static json_t *json_status(const struct status *s)
         o.spoilt |= json_array_append_new(communicators, json_communicator(s, item)) < 0;
 
     put(&o, "daemon", daemon ? json_daemon(daemon) : json_null());
+    put(&o, "gpus", gpus);
     put(&o, "peers", peers);
     put(&o, "sessions", sessions);
     put(&o, "communicators", communicators);

@@ -39,6 +39,10 @@ static size_t item_strings(struct status_item *s, const char **ret[STRINGS_MAX])
         ret[n++] = &s->peer.state;
         ret[n++] = &s->peer.transport;
         break;
+    case STATUS_GPU:
+        ret[n++] = &s->gpu.uuid;
+        ret[n++] = &s->gpu.name;
+        break;
     }
     return n;
 }

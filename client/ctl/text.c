@@ -54,6 +54,27 @@ static void print_daemon(const struct status_item *d, FILE *out)
             text_bytes(bytes, d->daemon.region_bytes));
 }
 
+static void print_gpus(const struct status *s, FILE *out)
+{
+    const struct status_item *item = NULL;
+    _cleanup_(columns_fini) struct columns table;
+
+    columns_init(&table, "llrrlr");
+    columns_add_row(&table, "GPU", "NAME", "MAPPINGS", "BYTES", "STATE", "FAILURES");
+    while ((item = status_next(s, STATUS_GPU, item))) {
+        char bytes[UNITS_BYTES];
+
+        columns_add(&table, "%s", item->gpu.uuid);
+        columns_add(&table, "%s", item->gpu.name);
+        columns_add(&table, "%u", item->gpu.mappings);
+        columns_add(&table, "%s", text_bytes(bytes, item->gpu.mapped_bytes));
+        columns_add(&table, "%s", item->gpu.failed ? "FAILED" : "usable");
+        columns_add(&table, "%" PRIu64, item->gpu.failures);
+    }
+    fputc('\n', out);
+    columns_print(&table, "", out);
+}
+
 static void print_peers(const struct status *s, FILE *out)
 {
     const struct status_item *item = NULL;
@@ -171,6 +192,8 @@ void print_text(const struct status *s, FILE *out)
 
     while ((item = status_next(s, STATUS_DAEMON, item)))
         print_daemon(item, out);
+    if (status_next(s, STATUS_GPU, NULL))
+        print_gpus(s, out);
     if (status_next(s, STATUS_PEER, NULL))
         print_peers(s, out);
     if (status_next(s, STATUS_SESSION, NULL))

@@ -6,15 +6,21 @@
 
 #include "daemon/comm/group.h"
 
-static void operand_drop(struct operand *o)
+void operand_drop(struct operand *o)
 {
-    if (o->mapping)
-        o->mapping = mapping_unref(o->mapping);
+    if (!o->mapping)
+        return;
+    o->mapping = mapping_unref(o->mapping);
+    if (o->holds)
+        --*o->holds;
 }
 
-static void operand_take(struct operand *o, const struct operand *from)
+void operand_take(struct operand *o, const struct operand *from)
 {
-    *o = (struct operand){ mapping_ref(from->mapping), from->offset, from->window };
+    *o = *from;
+    mapping_ref(o->mapping);
+    if (o->mapping && o->holds)
+        ++*o->holds;
 }
 
 static int copy_counts(const uint64_t *counts, uint32_t n, uint64_t **ret)

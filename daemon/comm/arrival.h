@@ -52,6 +52,10 @@ static inline bool operand_is_faulty(const struct operand *o)
     return o->mapping && atomic_load_explicit(&o->mapping->fault, memory_order_relaxed);
 }
 
+/* A copy with a reference of its own, and its end. */
+void operand_take(struct operand *o, const struct operand *from);
+void operand_drop(struct operand *o);
+
 /* Lets go of the tensors. */
 void arrival_drop_memory(struct arrival *a);
 /* Returns NULL; NULL is allowed. */

@@ -73,8 +73,8 @@ void persistents_fini(struct persistents *l)
 static void persistent_free(struct persistent *p)
 {
     for (uint32_t r = 0; r < p->comm->nparts; r++) {
-        mapping_unref(p->parts[r].in.mapping);
-        mapping_unref(p->parts[r].out.mapping);
+        operand_drop(&p->parts[r].in);
+        operand_drop(&p->parts[r].out);
     }
     recipe_unref(p->recipe);
     run_memory_fini(&p->memory);
@@ -102,11 +102,9 @@ static void take_operands(struct persistent *p, const struct op *op)
         struct persistent_part *part = &p->parts[r];
         const struct arrival *a = op->arrivals[r];
 
-        *part = (struct persistent_part){
-            .in = { mapping_ref(a->in.mapping), a->in.offset },
-            .out = { mapping_ref(a->out.mapping), a->out.offset },
-            .held = true,
-        };
+        part->held = true;
+        operand_take(&part->in, &a->in);
+        operand_take(&part->out, &a->out);
         operands_bind(&part->in, &part->out, &p->memory, r);
     }
     p->refs += op->nparts;

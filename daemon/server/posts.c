@@ -75,8 +75,9 @@ static struct slot *slot_find(const struct session *s, uint32_t slot)
     return slot < s->slots_room && s->slots[slot].used ? &s->slots[slot] : NULL;
 }
 
-/* `child`: see struct slot. Return: 0, or -code, and the session is dismissed. */
-static int slot_take(struct session *s, uint32_t slot, uint64_t serial, struct membership *child)
+/* `signal`, `child`: see struct slot. Return: 0, or -code, and the session is dismissed. */
+static int slot_take(struct session *s, uint32_t slot, uint64_t serial, uint32_t signal,
+                     struct membership *child)
 {
     struct error e = { 0 };
 
@@ -85,64 +86,92 @@ static int slot_take(struct session *s, uint32_t slot, uint64_t serial, struct m
         session_dismiss(s, &e); /* the others are told by its loss */
         return -ERROR_NO_MEMORY;
     }
-    s->slots[slot] = (struct slot){ .used = true, .serial = serial, .child = child };
+    s->slots[slot] =
+        (struct slot){ .used = true, .serial = serial, .signal = signal, .child = child };
     s->in_flight++;
     return 0;
 }
 
 /* ---- post ---- */
 
-/* Where a post of this serial goes; NULL: nowhere, and it has been answered. */
-static struct membership *post_find_membership(struct session *s, uint64_t serial, uint32_t comm,
-                                               uint64_t sequence)
-{
-    struct reply closed = { .kind = REPLY_COMPLETION, .serial = serial };
-    struct error *e = &closed.completion.error;
-    struct membership *ms = membership_find(s, comm, e);
+/* What a post and a start say of where they belong. */
+struct place {
+    const char *what; /* "post", "start" */
+    uint64_t serial;
+    uint32_t comm, slot, signal;
+    bool sequenced;
+    uint64_t sequence;
+};
 
+/* What no client of ours would ever send: it could not be told what became of such a post. */
+static int place_check_slot(struct session *s, const struct place *p)
+{
+    if (p->slot >= s->nslots)
+        return session_refuse(s, "%s: slot %u of %u", p->what, p->slot, s->nslots);
+    if (slot_find(s, p->slot))
+        return session_refuse(s, "%s: slot %u is in use", p->what, p->slot);
+    if (p->signal && !s->signals)
+        return session_refuse(s, "%s: a signal, but no memory for signals", p->what);
+    return 0;
+}
+
+/* Likewise. */
+static int place_check_membership(struct session *s, const struct place *p,
+                                  const struct membership *ms)
+{
+    if (ms->state == MEMBERSHIP_JOINING)
+        return session_refuse(s, "%s: communicator %u has not been joined yet", p->what,
+                              ms->number);
+    if (p->sequenced && p->sequence != member_sequence(ms->member))
+        return session_refuse(
+            s, "%s: operation %" PRIu64 " of communicator %u, but its next is %" PRIu64, p->what,
+            p->sequence, ms->number, member_sequence(ms->member));
+    return 0;
+}
+
+/* The membership; NULL: there is none, and the post has been answered, or the session is over. */
+static struct membership *place_find(struct session *s, const struct place *p)
+{
+    struct reply closed = { .kind = REPLY_COMPLETION, .serial = p->serial };
+    struct error *e = &closed.completion.error;
+    struct membership *ms;
+
+    if (place_check_slot(s, p) < 0)
+        return NULL;
+    ms = membership_find(s, p->comm, e);
     if (ms && ms->state == MEMBERSHIP_BROKEN)
-        error_set(e, ERROR_CLOSED, "communicator %u was never complete; it can only be left", comm);
+        error_set(e, ERROR_CLOSED, "communicator %u was never complete; it can only be left",
+                  p->comm);
     if (!e->code)
-        return ms;
-    closed.completion.sequence = sequence;
+        return place_check_membership(s, p, ms) < 0 ? NULL : ms;
+    closed.completion.sequence = p->sequence;
+    session_signal(s, p->slot, p->signal);
     session_reply(s, &closed, -1);
     return NULL;
 }
 
-/* What no client of ours would ever send: it could not be told what became of such a post. */
-static int post_check_protocol(struct session *s, const struct membership *ms, const char *what,
-                               uint32_t slot, bool sequenced, uint64_t sequence)
-{
-    if (slot >= s->nslots)
-        return session_refuse(s, "%s: slot %u of %u", what, slot, s->nslots);
-    if (slot_find(s, slot))
-        return session_refuse(s, "%s: slot %u is in use", what, slot);
-    if (ms->state == MEMBERSHIP_JOINING)
-        return session_refuse(s, "%s: communicator %u has not been joined yet", what, ms->number);
-    if (sequenced && sequence != member_sequence(ms->member))
-        return session_refuse(
-            s, "%s: operation %" PRIu64 " of communicator %u, but its next is %" PRIu64, what,
-            sequence, ms->number, member_sequence(ms->member));
-    return 0;
-}
-
-/* An unknown region is a rejection in the post's place, so that its peers are told as well. */
+/* An unknown region, or fence, is a rejection in the post's place, so that its peers are told as
+ * well. */
 static void post_resolve(const struct session *s, const struct wire_operand *wire, const char *what,
                          struct operand *ret, struct error *rejection)
 {
     *ret = (struct operand){ .offset = wire->offset, .window = wire->window };
     if (!wire->region)
         return;
-    ret->mapping = session_find_region(s, wire->region);
-    if (!ret->mapping)
+    if (!session_find_region(s, wire->region, ret))
         error_set(rejection, ERROR_NOT_FOUND, "%s: region %u is not open", what, wire->region);
+}
+
+static void rejection_clear(struct error *e)
+{
+    e->code = ERROR_NONE; /* the rest of it is large, and means nothing */
+    e->nranks = 0;
 }
 
 static void post_fill(const struct session *s, const struct request_post *p,
                       const struct membership *ms, struct post *ret, struct error *rejection)
 {
-    rejection->code = ERROR_NONE; /* the rest of it is large, and means nothing */
-    rejection->nranks = 0;
+    rejection_clear(rejection);
     *ret = (struct post){
         .serial = p->slot, /* ours, unlike the client's, names one post in flight */
         .d = p->d,
@@ -163,6 +192,7 @@ static void post_fill(const struct session *s, const struct request_post *p,
     }
     post_resolve(s, &p->in, "input", &ret->in, rejection);
     post_resolve(s, &p->out, "output", &ret->out, rejection);
+    ret->fence = session_find_fence(s, p->fence, rejection);
     if (p->d.kind == COLLECTIVE_SPLIT && p->color >= 0 && !p->child)
         error_set(rejection, ERROR_INVALID_ARGUMENT, "split: no number for the communicator");
     if (s->in_flight > s->nslots)
@@ -208,14 +238,20 @@ static void post_taken(struct session *s, int r)
 void session_post(struct session *s, const struct request *r, struct packet *packet)
 {
     const struct request_post *p = &r->post;
-    struct membership *ms = post_find_membership(s, r->serial, p->comm, p->sequence), *child;
+    const struct place place = { .what = "post",
+                                 .serial = r->serial,
+                                 .comm = p->comm,
+                                 .slot = p->slot,
+                                 .signal = p->signal,
+                                 .sequenced = takes_sequence(&p->d),
+                                 .sequence = p->sequence };
+    struct membership *ms = place_find(s, &place), *child;
     struct error rejection;
     struct post post;
 
     (void)packet;
-    if (!ms ||
-        post_check_protocol(s, ms, "post", p->slot, takes_sequence(&p->d), p->sequence) < 0 ||
-        post_reserve_child(s, p, &child) < 0 || slot_take(s, p->slot, r->serial, child) < 0)
+    if (!ms || post_reserve_child(s, p, &child) < 0 ||
+        slot_take(s, p->slot, r->serial, p->signal, child) < 0)
         return;
     post_fill(s, p, ms, &post, &rejection);
     post_taken(s, member_post(ms->member, &post, service_now()));
@@ -227,16 +263,39 @@ void session_post(struct session *s, const struct request *r, struct packet *pac
 
 /* ---- persistent operations ---- */
 
+/* As a post that is rejected, in the start's place. */
+static void start_reject(struct session *s, const struct membership *ms, uint32_t slot,
+                         const struct error *why)
+{
+    const struct post post = { .serial = slot, .cell = &s->cells[slot], .rejection = why };
+
+    post_taken(s, member_post(ms->member, &post, service_now()));
+}
+
 void session_start(struct session *s, const struct request *r, struct packet *p)
 {
-    struct membership *ms = post_find_membership(s, r->serial, r->start.comm, r->start.sequence);
+    const uint32_t slot = r->start.slot;
+    const struct place place = { .what = "start",
+                                 .serial = r->serial,
+                                 .comm = r->start.comm,
+                                 .slot = slot,
+                                 .signal = r->start.signal,
+                                 .sequenced = true,
+                                 .sequence = r->start.sequence };
+    struct membership *ms = place_find(s, &place);
+    struct error rejection;
+    struct fence *fence;
 
     (void)p;
-    if (!ms || post_check_protocol(s, ms, "start", r->start.slot, true, r->start.sequence) < 0 ||
-        slot_take(s, r->start.slot, r->serial, NULL) < 0)
+    if (!ms || slot_take(s, slot, r->serial, r->start.signal, NULL) < 0)
         return;
-    post_taken(s, member_start(ms->member, r->start.persistent, r->start.slot,
-                               &s->cells[r->start.slot], NULL, service_now()));
+    rejection_clear(&rejection);
+    fence = session_find_fence(s, r->start.fence, &rejection);
+    if (rejection.code)
+        start_reject(s, ms, slot, &rejection);
+    else
+        post_taken(s, member_start(ms->member, r->start.persistent, slot, &s->cells[slot], fence,
+                                   service_now()));
 }
 
 void session_persistent_close(struct session *s, const struct request *r, struct packet *p)
@@ -306,6 +365,7 @@ void session_completed(void *owner, struct member *m, uint64_t serial, const str
     s->in_flight--;
     child_arrive(s, slot, c);
     service_sweep_regions(s->service);
+    session_signal(s, (uint32_t)serial, slot->signal);
 
     if (c->error)
         rc->error = *c->error;

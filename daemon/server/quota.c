@@ -21,6 +21,8 @@ static const struct quota_row rows[QUOTA_KINDS] = {
     [QUOTA_REGIONS] = { "max_regions", "regions", offsetof(struct config, max_regions) },
     [QUOTA_REGION_BYTES] = { "max_region_bytes", "bytes of regions",
                              offsetof(struct config, max_region_bytes) },
+    [QUOTA_GPU_BYTES] = { "max_gpu_bytes", "bytes of GPUs' regions",
+                          offsetof(struct config, max_gpu_bytes) },
     [QUOTA_FDS] = { "max_fds", "file descriptors", offsetof(struct config, max_fds) },
 };
 
@@ -30,6 +32,8 @@ static uint64_t limit_of(const struct quotas *q, enum quota_kind kind)
 
     if (kind == QUOTA_REGION_BYTES && !limit)
         limit = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    if (kind == QUOTA_GPU_BYTES && !limit)
+        limit = UINT64_MAX;
     return limit;
 }
 

@@ -15,6 +15,7 @@ enum quota_kind {
     QUOTA_STRANGERS,
     QUOTA_REGIONS,
     QUOTA_REGION_BYTES,
+    QUOTA_GPU_BYTES,
     QUOTA_FDS,
     QUOTA_KINDS,
 };

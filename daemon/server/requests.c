@@ -131,6 +131,7 @@ static void hello_welcome(struct session *s, uint64_t serial, int cells)
     welcome.welcome.session = s->number;
     welcome.welcome.slots = s->nslots;
     welcome.welcome.rings = s->service->config->rings;
+    welcome.welcome.gpus = s->service->gpus;
     welcome.welcome.spin_us = (uint32_t)s->service->config->spin_us;
     session_reply(s, &welcome, cells);
 }
@@ -203,7 +204,7 @@ static void session_id_drop(struct session *s, const struct request *r, struct p
 
 struct request_row {
     const char *name;
-    uint32_t nfds;
+    uint32_t nfds;            /* but see request_nfds() */
     enum session_state state; /* the one it may come in */
     void (*handle)(struct session *s, const struct request *r, struct packet *p);
 };
@@ -226,7 +227,17 @@ static const struct request_row rows[] = {
     [REQUEST_PERSISTENT_CLOSE] = { "persistent_close", 0, SESSION_SERVED,
                                    session_persistent_close },
     [REQUEST_STAGED] = { "staged", 0, SESSION_SERVED, session_staged },
+    [REQUEST_FENCE_OPEN] = { "fence_open", 0, SESSION_SERVED, session_fence_open },
+    [REQUEST_FENCE_CLOSE] = { "fence_close", 0, SESSION_SERVED, session_fence_close },
+    [REQUEST_SIGNALS_OPEN] = { "signals_open", 1, SESSION_SERVED, session_signals_open },
 };
+
+static uint32_t request_nfds(const struct request *r)
+{
+    if (r->kind == REQUEST_REGION_OPEN && r->region_open.kind == REGION_CUDA_IPC)
+        return 0;
+    return rows[r->kind].nfds;
+}
 
 void session_handle(struct session *s, struct packet *p)
 {
@@ -242,9 +253,9 @@ void session_handle(struct session *s, struct packet *p)
     if (row->state != s->state)
         session_refuse(s, s->state == SESSION_STRANGER ? "%s came before hello" : "a second %s",
                        row->name);
-    else if (row->nfds != p->nfds)
+    else if (p->nfds != request_nfds(&r))
         session_refuse(s, "%s came with %u file descriptors instead of %u", row->name, p->nfds,
-                       row->nfds);
+                       request_nfds(&r));
     else
         row->handle(s, &r, p);
 }

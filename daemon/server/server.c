@@ -457,6 +457,8 @@ static void service_init(struct service *service, const struct server_parts *par
     service->loop = loop;
     service->config = parts->config;
     service->device = parts->device;
+    service->gpus = parts->gpus;
+    service->no_gpus = parts->no_gpus;
     service->kernels = parts->kernels;
     service->overflow_uid = parts->overflow_uid;
     service->state = state_names[SERVER_SERVING];
@@ -506,6 +508,7 @@ int server_run(const struct server_parts *parts, struct error *e)
         close(s->spare_fd);
         if (s->state != SERVER_ABANDONED) {
             comms_free(s->service.comms);
+            service_sweep_regions(&s->service);
             uv_loop_close(&s->loop);
             codec_free(s->service.codec);
             quotas_fini(&s->service.quotas);

@@ -15,6 +15,8 @@ struct server_parts {
     int argc;              /* for a reload */
     char *const *argv;
     struct device *device;
+    struct device *gpus; /* NULL: none */
+    const char *no_gpus; /* why, for people; may be NULL */
     struct engine *engine;
     struct transport *transport; /* between nodes; NULL: none, and no links with other nodes */
     struct comms_config comms;   /* the server adds the links */

@@ -18,6 +18,8 @@ struct service {
     struct comms *comms;
     struct links *links; /* NULL: this daemon serves its own node alone */
     struct device *device;
+    struct device *gpus; /* NULL: none */
+    const char *no_gpus; /* why, for people; may be NULL */
     const char *kernels; /* what the device computes with, for people */
     const char *state;   /* "serving", "draining"; for people */
     uid_t overflow_uid;  /* whoever has it is nobody in particular */
@@ -32,7 +34,7 @@ struct service {
     struct list sessions;  // struct session::link, in the order they came
     struct list timed;     // struct session::timed_link: those with a deadline
     struct list doomed;    // struct session::doomed_link: to be ended by sessions_turn()
-    struct list lingering; // struct memory of closed regions that operations still hold
+    struct list lingering; // struct memory without a region, that operations may still hold
     struct list awake;     // struct session::awake_link: whose rings are looked at unasked
     uint32_t nsessions;    /* that have said hello */
     uint64_t next_session;

@@ -142,6 +142,7 @@ static void session_end(struct session *s)
     session_say_goodbye(s);
     session_undo_members(s);
     session_undo_regions(s);
+    session_undo_fences(s);
     session_undo_rings(s);
     session_undo_hello(s);
     while (!list_empty(&s->outgoing))

@@ -23,6 +23,9 @@ uint64_t sessions_turn(struct service *service, uint64_t now);
  * there are such sessions: the loop must look again and not sleep. */
 bool sessions_look(struct service *service, bool once);
 
+/* Lets go of the memory of closed regions that no operation holds any more. */
+void service_sweep_regions(struct service *service);
+
 /* Dooms every session, with `cause` in its goodbye. */
 void sessions_doom_all(struct service *service, const struct error *cause);
 

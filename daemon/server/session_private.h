@@ -1,4 +1,4 @@
-/* The inside of a session, for session.c, requests.c, regions.c, members.c and status.c alone. */
+/* The inside of a session, for the files of sessions alone. */
 #ifndef DAEMON_SERVER_SESSION_PRIVATE_H
 #define DAEMON_SERVER_SESSION_PRIVATE_H
 
@@ -16,6 +16,7 @@ enum session_state {
 struct slot {
     bool used;
     uint64_t serial;
+    uint32_t signal;          /* 0: none */
     struct membership *child; /* split: the membership to be; NULL: none */
 };
 
@@ -80,8 +81,12 @@ struct session {
     uint64_t awake_until_us; /* unless something comes */
 
     struct map regions;  /* the client's number -> struct region */
-    struct map memories; /* inode -> struct memory */
+    struct map memories; /* device and inode -> struct memory */
     uint64_t region_bytes;
+
+    struct map fences;               /* the client's number -> struct fence */
+    struct mapping *signals;         /* cells of 32 bits, one a slot; NULL before they are opened */
+    struct fault_area signals_guard; /* of what writes them */
 
     struct list all_memberships;
     struct map memberships;     /* the client's number -> struct membership */
@@ -129,10 +134,22 @@ void session_undo_rings(struct session *s);
 
 void session_region_open(struct session *s, const struct request *r, struct packet *p);
 void session_region_close(struct session *s, const struct request *r, struct packet *p);
-struct mapping *session_find_region(const struct session *s, uint32_t number); /* NULL: none */
-/* Lets go of the memory of closed regions that no operation holds any more. */
-void service_sweep_regions(struct service *service);
+/* Fills in the operand's mapping. False: there is no such region. */
+bool session_find_region(const struct session *s, uint32_t number, struct operand *ret);
+/* Always returns -ERROR_INVALID_ARGUMENT, worded in `e`. */
+int service_refuse_gpus(const struct service *service, const char *what, struct error *e);
 void session_undo_regions(struct session *s);
+
+/* fences.c */
+
+void session_fence_open(struct session *s, const struct request *r, struct packet *p);
+void session_fence_close(struct session *s, const struct request *r, struct packet *p);
+/* NULL for 0; also, with the reason in `rejection`, where there is none of that number. */
+struct fence *session_find_fence(const struct session *s, uint32_t number, struct error *rejection);
+void session_signals_open(struct session *s, const struct request *r, struct packet *p);
+/* Stores into the slot's cell; not 0 only where there are cells. May doom the session. */
+void session_signal(struct session *s, uint32_t slot, uint32_t signal);
+void session_undo_fences(struct session *s);
 
 /* members.c */
 

@@ -5,12 +5,14 @@
 
 #include "daemon/server/links.h"
 #include "daemon/server/session_private.h"
+#include "shared/cuda.h"
 
 #define ARENA_BYTES (64u << 10) /* of strings; what does not fit comes with the next page */
 
 /*
- * Items are numbered in the order they are met: the daemon, its peers, sessions, communicators. A
- * page is a window of that; what changes between two pages may be seen twice, or not at all.
+ * Items are numbered in the order they are met: the daemon, its GPUs, its peers, sessions,
+ * communicators. A page is a window of that; what changes between two pages may be seen twice, or
+ * not at all.
  */
 struct page {
     uint64_t first; /* the number of items[0] */
@@ -54,6 +56,10 @@ static size_t item_strings(struct status_item *i, const char **ret[6])
         ret[n++] = &i->peer.address;
         ret[n++] = &i->peer.state;
         ret[n++] = &i->peer.transport;
+        break;
+    case STATUS_GPU:
+        ret[n++] = &i->gpu.uuid;
+        ret[n++] = &i->gpu.name;
         break;
     }
     return n;
@@ -107,10 +113,29 @@ static void page_add_daemon(struct page *page, const struct service *service)
     item.daemon.sessions = service->nsessions;
     item.daemon.communicators = comms_count(service->comms);
     item.daemon.regions = (uint32_t)service->quotas.held[QUOTA_REGIONS];
-    item.daemon.region_bytes = service->quotas.held[QUOTA_REGION_BYTES];
+    item.daemon.region_bytes =
+        service->quotas.held[QUOTA_REGION_BYTES] + service->quotas.held[QUOTA_GPU_BYTES];
     item.daemon.workers = (uint32_t)(workers ? workers : (uint64_t)sysconf(_SC_NPROCESSORS_ONLN));
     item.daemon.uptime_us = service_now() - service->started_us;
     page_add(page, &item);
+}
+
+static void page_add_gpus(struct page *page, const struct device *gpus)
+{
+    struct status_item item = { .kind = STATUS_GPU };
+    char uuid[CUDA_UUID_TEXT];
+    struct device_gpu g;
+
+    for (uint32_t i = 0; gpus && gpus->ops->gpu(gpus, i, &g); i++) {
+        cuda_uuid_text(g.uuid, uuid);
+        item.gpu.uuid = uuid;
+        item.gpu.name = g.name;
+        item.gpu.mapped_bytes = g.mapped_bytes;
+        item.gpu.mappings = g.mappings;
+        item.gpu.failed = g.failed;
+        item.gpu.failures = g.failures;
+        page_add(page, &item);
+    }
 }
 
 static void page_add_session(struct page *page, const struct session *s)
@@ -136,6 +161,7 @@ static void page_fill(struct page *page, const struct session *viewer)
     const struct session *s;
 
     page_add_daemon(page, service);
+    page_add_gpus(page, service->gpus);
     if (service->links)
         links_status(service->links, service_now(), page_add, page);
     list_for_each(s, &service->sessions, link)

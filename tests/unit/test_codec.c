@@ -55,7 +55,7 @@ static void test_every_request_comes_back_as_it_went(void **state)
         free(again);
         seen |= 1u << r.kind;
     }
-    assert_int_equal(seen, (1u << (REQUEST_STAGED + 1)) - 1);
+    assert_int_equal(seen, (1u << (REQUEST_SIGNALS_OPEN + 1)) - 1);
     free(bytes);
 }
 
@@ -142,6 +142,19 @@ static void test_every_number_of_ranks_in_an_error_travels(void **state)
         assert_int_equal(back.done.nranks, n);
         assert_memory_equal(back.done.ranks, r.done.ranks, MIN(n, ERROR_RANKS_MAX) * 4);
     }
+}
+
+static void test_region_without_a_kind_is_host_memory(void **state)
+{
+    struct wire body = { 0 }, w = { 0 };
+    struct request r;
+    struct error e = { 0 };
+
+    (void)state;
+    put_number(&body, 1, 5);
+    put_wire(&w, REGION_OPEN, &body);
+    assert_int_equal(decode_request(w.bytes, w.len, &r, &e), 0);
+    assert_int_equal(r.region_open.kind, REGION_MEMFD);
 }
 
 static void test_absent_budget_is_no_bytes_rather_than_no_budget(void **state)
@@ -273,6 +286,8 @@ static void test_id_of_zero_is_refused_where_one_is_needed(void **state)
     assert_body_refused(START, &empty, "start: comm is 0");
     assert_body_refused(PERSISTENT_CLOSE, &empty, "persistent_close: comm is 0");
     assert_body_refused(STAGED, &empty, "staged: comm is 0");
+    assert_body_refused(FENCE_OPEN, &empty, "fence_open: fence is 0");
+    assert_body_refused(FENCE_CLOSE, &empty, "fence_close: fence is 0");
 }
 
 static void test_window_that_is_no_power_of_two_is_refused(void **state)
@@ -313,6 +328,48 @@ static void test_strings_are_accepted_to_their_limit_and_no_further(void **state
     assert_string_limit(JOIN, 5, CODEC_NAME_MAX, "join: label is longer than 63");
     assert_string_limit(JOIN, 7, CODEC_ALGORITHM_MAX, "join: algorithm is longer than 23");
     assert_string_limit(ABORT, 2, ERROR_TEXT_BYTES - 1, "abort: text is longer than 511");
+}
+
+static void assert_region_refused(uint32_t kind, size_t gpu, size_t ipc, const char *complaint)
+{
+    static const uint8_t zeros[CODEC_HANDLE_BYTES + 1];
+    struct wire body = { 0 };
+
+    put_number(&body, 1, 5);
+    put_number(&body, 3, kind);
+    put_bytes(&body, 4, zeros, gpu);
+    put_bytes(&body, 5, zeros, ipc);
+    assert_body_refused(REGION_OPEN, &body, complaint);
+}
+
+static void test_region_with_other_than_its_kind_needs_is_refused(void **state)
+{
+    (void)state;
+    assert_region_refused(4, 16, 64, "region_open: memory of kind 4 is not known");
+    assert_region_refused(UINT32_MAX, 0, 0, "is not known");
+    assert_region_refused(REGION_MEMFD, 16, 0, "region_open: gpu is not 0 bytes but 16");
+    assert_region_refused(0, 0, 64, "region_open: ipc is not 0 bytes but 64");
+    assert_region_refused(REGION_CUDA_IPC, 15, 64, "region_open: gpu is not 16 bytes but 15");
+    assert_region_refused(REGION_CUDA_IPC, 0, 64, "region_open: gpu is not 16 bytes but 0");
+    assert_region_refused(REGION_CUDA_IPC, 16, 65, "region_open: ipc is not 64 bytes but 65");
+    assert_region_refused(REGION_CUDA_FD, 17, 0, "region_open: gpu is not 16 bytes but 17");
+    assert_region_refused(REGION_CUDA_FD, 16, 64, "region_open: ipc is not 0 bytes but 64");
+}
+
+static void test_fence_with_a_gpu_or_handle_of_another_length_is_refused(void **state)
+{
+    static const uint8_t zeros[CODEC_HANDLE_BYTES + 1];
+    struct wire body = { 0 };
+
+    (void)state;
+    put_number(&body, 1, 5);
+    put_bytes(&body, 2, zeros, 16);
+    assert_body_refused(FENCE_OPEN, &body, "fence_open: handle is not 64 bytes but 0");
+    put_bytes(&body, 3, zeros, 65);
+    assert_body_refused(FENCE_OPEN, &body, "fence_open: handle is not 64 bytes but 65");
+    put_bytes(&body, 3, zeros, 64);
+    put_bytes(&body, 2, zeros, 1);
+    assert_body_refused(FENCE_OPEN, &body, "fence_open: gpu is not 16 bytes but 1");
 }
 
 static void test_more_axes_than_allowed_are_refused(void **state)
@@ -493,6 +550,7 @@ int main(void)
         cmocka_unit_test(test_every_kind_op_and_dtype_travels),
         cmocka_unit_test(test_every_error_code_travels_and_later_ones_become_protocol_errors),
         cmocka_unit_test(test_every_number_of_ranks_in_an_error_travels),
+        cmocka_unit_test(test_region_without_a_kind_is_host_memory),
         cmocka_unit_test(test_absent_budget_is_no_bytes_rather_than_no_budget),
         cmocka_unit_test(test_serial_may_be_zero_and_strings_null),
         cmocka_unit_test(test_unknown_fields_are_ignored),
@@ -503,6 +561,8 @@ int main(void)
         cmocka_unit_test(test_id_of_zero_is_refused_where_one_is_needed),
         cmocka_unit_test(test_strings_are_accepted_to_their_limit_and_no_further),
         cmocka_unit_test(test_window_that_is_no_power_of_two_is_refused),
+        cmocka_unit_test(test_region_with_other_than_its_kind_needs_is_refused),
+        cmocka_unit_test(test_fence_with_a_gpu_or_handle_of_another_length_is_refused),
         cmocka_unit_test(test_more_axes_than_allowed_are_refused),
         cmocka_unit_test(test_more_counts_than_ranks_are_refused),
         cmocka_unit_test(test_error_with_ranks_that_do_not_add_up_is_refused),

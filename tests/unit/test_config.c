@@ -84,6 +84,7 @@ static void an_empty_file_gives_the_defaults(void **state)
     assert_int_equal(c.peer_timeout_us, 5000000);
     assert_int_equal(c.connect_timeout_us, 10000000);
     assert_int_equal(c.max_staging, 1 << 30);
+    assert_string_equal(c.gpus, "all");
 }
 
 static void the_printed_file_gives_the_defaults_when_uncommented(void **state)
@@ -145,7 +146,7 @@ static void values_come_with_their_units(void **state)
     (void)state;
     write_file("[daemon]\nchunk_bytes = 64KiB\ndrain_timeout = 250 ms ; short\nsocket_mode=0600\n"
                "socket = /tmp/x.sock\nnode = 0123456789abcdef0123456789abcdef\n"
-               "[limits]\nmax_region_bytes = 3G\nmax_sessions = 7\n"
+               "[limits]\nmax_region_bytes = 3G\nmax_gpu_bytes = 80GiB\nmax_sessions = 7\n"
                "[log]\nlog_level = debug\nlog_target = stderr\n");
     assert_int_equal(parse(NULL, &c, &e), CONFIG_RUN);
     assert_int_equal(c.chunk_bytes, 65536);
@@ -154,9 +155,48 @@ static void values_come_with_their_units(void **state)
     assert_string_equal(c.socket, "/tmp/x.sock");
     assert_string_equal(c.node, "01234567-89ab-cdef-0123-456789abcdef");
     assert_int_equal(c.max_region_bytes, 3ull << 30);
+    assert_int_equal(c.max_gpu_bytes, 80ull << 30);
     assert_int_equal(c.max_sessions, 7);
     assert_int_equal(c.log_level, LOG_LEVEL_DEBUG);
     assert_int_equal(c.log_target, LOG_TARGET_STDERR);
+}
+
+#define GPU_1 "GPU-01234567-89ab-cdef-0123-456789abcdef"
+#define GPU_2 "GPU-f1234567-89ab-cdef-0123-456789abcdef"
+
+static void gpus_are_all_none_or_named(void **state)
+{
+    struct config c;
+    struct error e;
+
+    (void)state;
+    write_file("[daemon]\ngpus = none\n");
+    assert_int_equal(parse(NULL, &c, &e), CONFIG_RUN);
+    assert_string_equal(c.gpus, "none");
+    write_file("[daemon]\ngpus = " GPU_1 "," GPU_2 "\n");
+    assert_int_equal(parse(NULL, &c, &e), CONFIG_RUN);
+    assert_string_equal(c.gpus, GPU_1 "," GPU_2);
+    assert_int_equal(parse("--set=gpus=" GPU_2, &c, &e), CONFIG_RUN);
+    assert_string_equal(c.gpus, GPU_2);
+    write_file("[daemon]\ngpus = all\n");
+    assert_int_equal(parse(NULL, &c, &e), CONFIG_RUN);
+    assert_string_equal(c.gpus, "all");
+}
+
+static void gpus_up_to_64_may_be_named_and_no_more(void **state)
+{
+    char argument[4096] = "--set=gpus=" GPU_1;
+    struct config c;
+    struct error e;
+
+    (void)state;
+    write_file("");
+    for (unsigned i = 1; i < 64; i++)
+        strcat(argument, "," GPU_2);
+    assert_int_equal(parse(argument, &c, &e), CONFIG_RUN);
+    assert_string_equal(c.gpus, argument + strlen("--set=gpus="));
+    strcat(argument, "," GPU_2);
+    assert_int_equal(parse(argument, &c, &e), -ERROR_INVALID_ARGUMENT);
 }
 
 static void the_network_is_taken_as_it_is_written(void **state)
@@ -237,6 +277,13 @@ static void bad_values_are_named_with_what_is_allowed(void **state)
     refused("[daemon]\ndrain_timeout = 10\n", ":2: drain_timeout", "in us, ms, s, min or h");
     refused("[daemon]\nsocket_mode = 0888\n", ":2: socket_mode", "octal");
     refused("[daemon]\nnode = here\n", ":2: node", "a UUID");
+    refused("[daemon]\ngpus =\n", ":2: gpus", "all, none, or UUIDs");
+    refused("[daemon]\ngpus = 0\n", ":2: gpus", "'0' is not all, none");
+    refused("[daemon]\ngpus = " GPU_1 ",\n", ":2: gpus", "separated by commas");
+    refused("[daemon]\ngpus = " GPU_1 ", " GPU_2 "\n", ":2: gpus", "separated by commas");
+    refused("[daemon]\ngpus = " GPU_1 ";" GPU_2 "\n", ":2: gpus", "separated by commas");
+    refused("[daemon]\ngpus = " GPU_1 "0\n", ":2: gpus", "separated by commas");
+    refused("[daemon]\ngpus = all," GPU_1 "\n", ":2: gpus", "separated by commas");
     refused("[log]\nlog_level = loud\n", ":2: log_level", "warning, notice");
     refused("[log]\nlog_target = syslog\n", ":2: log_target", "auto, stderr or journal");
     refused("[network]\nlisten = 10.0.0.1\n", ":2: listen", "host:port or [v6]:port");
@@ -331,6 +378,8 @@ int main(void)
         cmocka_unit_test(the_printed_file_gives_the_defaults_when_uncommented),
         cmocka_unit_test(every_key_that_is_printed_is_seen),
         cmocka_unit_test(values_come_with_their_units),
+        cmocka_unit_test(gpus_are_all_none_or_named),
+        cmocka_unit_test(gpus_up_to_64_may_be_named_and_no_more),
         cmocka_unit_test(the_network_is_taken_as_it_is_written),
         cmocka_unit_test(the_cluster_key_may_be_a_credential),
         cmocka_unit_test(the_command_line_lies_above_the_file),

@@ -35,6 +35,16 @@ static const struct status_item items[] = {
                   .workers = 4,
                   .uptime_us = 11520000000,
                   .region_bytes = 1610612736 } },
+    { .kind = STATUS_GPU,
+      .gpu = { .uuid = "GPU-01234567-89ab-cdef-0123-456789abcdef",
+               .name = "NVIDIA H200",
+               .mapped_bytes = 3ull << 30,
+               .mappings = 2 } },
+    { .kind = STATUS_GPU,
+      .gpu = { .uuid = "GPU-11111111-89ab-cdef-0123-456789abcdef",
+               .name = "NVIDIA L4",
+               .failed = true,
+               .failures = 17 } },
     { .kind = STATUS_PEER,
       .peer = { .node = "0123",
                 .host = "node-2",
@@ -117,6 +127,10 @@ static const struct status_item items[] = {
 static const char expected_text[] =
     "ruccld 0.1.0 on node-1: pid 42, serving, up 3 h 12 min, 4 workers, kernels x86-64-v3\n"
     "2 sessions, 3 communicators, 1 region of 1.5 GiB\n"
+    "\n"
+    "GPU                                       NAME         MAPPINGS  BYTES  STATE   FAILURES\n"
+    "GPU-01234567-89ab-cdef-0123-456789abcdef  NVIDIA H200         2  3 GiB  usable         0\n"
+    "GPU-11111111-89ab-cdef-0123-456789abcdef  NVIDIA L4           0    0 B  FAILED        17\n"
     "\n"
     "PEER           ADDRESS        NODE  STATE       TRANSPORT  EXPECTING   HEARD\n"
     "node-2         10.0.0.2:7777  0123  up          tcp eth0           2  420 ms\n"
@@ -235,7 +249,17 @@ static void test_json_holds_everything_under_its_communicator(void **state)
     json_t *sessions = json_object_get(root, "sessions");
     json_t *communicators = json_object_get(root, "communicators");
 
-    assert_int_equal(json_object_size(root), 4);
+    json_t *gpus = json_object_get(root, "gpus");
+
+    assert_int_equal(json_object_size(root), 5);
+    assert_int_equal(json_array_size(gpus), 2);
+    assert_string_equal(json_text_at(gpus, 0, "uuid"), items[1].gpu.uuid);
+    assert_string_equal(json_text_at(gpus, 1, "name"), "NVIDIA L4");
+    assert_int_equal(json_number_at(gpus, 0, "mapped_bytes"), 3ull << 30);
+    assert_int_equal(json_number_at(gpus, 0, "mappings"), 2);
+    assert_true(json_is_false(json_object_get(json_array_get(gpus, 0), "failed")));
+    assert_true(json_is_true(json_object_get(json_array_get(gpus, 1), "failed")));
+    assert_int_equal(json_number_at(gpus, 1, "failures"), 17);
     assert_string_equal(json_string_value(json_object_get(daemon, "node")), "node-1");
     assert_int_equal(json_integer_value(json_object_get(daemon, "uptime_us")), 11520000000);
     json_t *peers = json_object_get(root, "peers");
