@@ -80,6 +80,18 @@ static const char *object_to_agree(const struct peer_agree *a)
     return NULL;
 }
 
+static const char *object_to_gathered(const struct peer_agree *agrees, uint32_t nagrees)
+{
+    const char *objection = nagrees == 0 ? "gathered: no agreements" : NULL;
+
+    for (uint32_t i = 0; !objection && i < nagrees; i++) {
+        objection = object_to_agree(&agrees[i]);
+        if (!objection && i > 0 && agrees[i].parts[0].rank <= agrees[i - 1].parts[0].rank)
+            objection = "gathered: agreements do not ascend";
+    }
+    return objection;
+}
+
 static const char *object_to_missing(const struct peer_rank *ranks, uint32_t nranks)
 {
     for (uint32_t i = 1; i < nranks; i++)
@@ -95,6 +107,8 @@ const char *peer_objection(const struct peer_message *m)
         return object_to_form(&m->form);
     case PEER_AGREE:
         return object_to_agree(&m->agree);
+    case PEER_GATHERED:
+        return object_to_gathered(m->gathered.agrees, m->gathered.nagrees);
     case PEER_MISSING:
         return object_to_missing(m->missing.ranks, m->missing.nranks);
     case PEER_REFUSED:

@@ -53,15 +53,16 @@ enum peer_kind {
     PEER_READY,    /* to the root: the links stand, the staging is there; or why not */
     PEER_GO,       /* from the root: everyone is ready */
     /* life */
-    PEER_AGREE,   /* to every other node: what its ranks ask of an operation */
-    PEER_SETTLED, /* to every other node: what an agreed split or persistent operation came to here
-                   */
-    PEER_FAIL,    /* to every other node: the communicator has failed */
-    PEER_LEFT,    /* to every other node: a rank has left in good order */
-    PEER_ASK,     /* to a node that is waited for: who is missing? */
-    PEER_MISSING, /* its answer */
-    PEER_OFFER,   /* to the destination's node: a send waits */
-    PEER_ACCEPT,  /* its answer: the receive is there and agrees, or why not */
+    PEER_AGREE,    /* to every other node: what its ranks ask of an operation */
+    PEER_GATHERED, /* the same of several nodes, over a tree of them */
+    PEER_SETTLED,  /* to every other node: what an agreed split or persistent operation came to here
+                    */
+    PEER_FAIL,     /* to every other node: the communicator has failed */
+    PEER_LEFT,     /* to every other node: a rank has left in good order */
+    PEER_ASK,      /* to a node that is waited for: who is missing? */
+    PEER_MISSING,  /* its answer */
+    PEER_OFFER,    /* to the destination's node: a send waits */
+    PEER_ACCEPT,   /* its answer: the receive is there and agrees, or why not */
 };
 
 #define PEER_ALL_RANKS UINT32_MAX
@@ -154,6 +155,7 @@ struct peer_form {
     double latency_us, message_us, link_bytes_per_us, memory_bytes_per_us; /* finite, > 0 */
     const struct peer_rule *rules;
     uint32_t nrules; /* <= PEER_RULES_MAX */
+    uint32_t tree_above;
 };
 
 struct peer_rank {
@@ -218,7 +220,16 @@ struct peer_message {
         struct {
             uint8_t key[PEER_KEY_BYTES];
             uint32_t rank;
+            uint64_t sequence; /* of the first operation that it has no part in */
         } left;
+        struct {
+            uint8_t key[PEER_KEY_BYTES];
+            uint64_t sequence;
+            /* Ascending by their first parts' ranks. Of this key and sequence, and nothing
+             * enclosed: when encoded, that is not looked at. */
+            const struct peer_agree *agrees;
+            uint32_t nagrees; /* 1 .. PEER_NODES_MAX */
+        } gathered;
         struct {
             uint8_t key[PEER_KEY_BYTES];
             uint64_t sequence;
@@ -262,5 +273,11 @@ int peer_codec_decode(struct peer_codec *c, const void *bytes, size_t len, struc
  * -ENOMEM.
  */
 int64_t peer_codec_encode(struct peer_codec *c, const struct peer_message *m, const void **ret);
+/*
+ * The PEER_AGREE that was encoded last, and nothing since, once more and with this one's payload,
+ * in the same memory: the rest of it is not looked at. Return: likewise; -EINVAL, there is none.
+ */
+int64_t peer_codec_encode_payload(struct peer_codec *c, const struct peer_agree *agree,
+                                  const void **ret);
 
 #endif

@@ -158,6 +158,7 @@ static void decode_form(struct codec *c, const Ruccl__Peer__V1__Form *m, struct 
     ret->link_bytes_per_us = m->link_bytes_per_us;
     ret->memory_bytes_per_us = m->memory_bytes_per_us;
     decode_rules(c, m, ret);
+    ret->tree_above = m->tree_above;
 }
 
 /* ------------------------------------------------ life */
@@ -225,20 +226,45 @@ static void decode_colors(struct codec *c, const Ruccl__Peer__V1__Agree *m, stru
     ret->ncolors = n;
 }
 
-static void decode_agree(struct codec *c, const Ruccl__Peer__V1__Agree *m, struct peer_agree *ret)
+/* All but what names the operation, and the payload. */
+static void decode_asked(struct codec *c, const Ruccl__Peer__V1__Agree *m, struct peer_agree *ret)
 {
-    take_key(c, m->key, ret->key);
-    ret->sequence = m->sequence;
     ret->plan = m->plan;
     ret->piece = m->piece;
     decode_parts(c, m, ret);
     ret->verdict = take_optional_error(c, m->verdict);
     decode_rows(c, m, ret);
     decode_colors(c, m, ret);
+}
+
+static void decode_agree(struct codec *c, const Ruccl__Peer__V1__Agree *m, struct peer_agree *ret)
+{
+    take_key(c, m->key, ret->key);
+    ret->sequence = m->sequence;
+    decode_asked(c, m, ret);
     ret->enclosed = m->enclosed;
     ret->payload = m->payload.data;
     ret->payload_bytes =
         take_length(c, m->payload.len, PEER_ENCLOSED_MAX, "agree: bytes of payload");
+}
+
+static void decode_gathered(struct codec *c, const Ruccl__Peer__V1__Gathered *m,
+                            struct peer_message *ret)
+{
+    uint32_t n = take_length(c, m->n_agrees, PEER_NODES_MAX, "gathered: agreements");
+    struct peer_agree *agrees = codec_alloc(c, n * sizeof(*agrees));
+
+    take_key(c, m->key, ret->gathered.key);
+    ret->gathered.sequence = m->sequence;
+    if (!agrees)
+        return;
+    for (uint32_t i = 0; i < n; i++) {
+        agrees[i] = (struct peer_agree){ .sequence = m->sequence };
+        memcpy(agrees[i].key, ret->gathered.key, sizeof(agrees[i].key));
+        decode_asked(c, m->agrees[i], &agrees[i]);
+    }
+    ret->gathered.agrees = agrees;
+    ret->gathered.nagrees = n;
 }
 
 static void decode_missing(struct codec *c, const Ruccl__Peer__V1__Missing *m,
@@ -336,6 +362,10 @@ static void decode_body(struct codec *c, const Ruccl__Peer__V1__PeerMessage *m,
         ret->kind = PEER_AGREE;
         decode_agree(c, m->agree, &ret->agree);
         return;
+    case RUCCL__PEER__V1__PEER_MESSAGE__BODY_GATHERED:
+        ret->kind = PEER_GATHERED;
+        decode_gathered(c, m->gathered, ret);
+        return;
     case RUCCL__PEER__V1__PEER_MESSAGE__BODY_SETTLED:
         ret->kind = PEER_SETTLED;
         take_key(c, m->settled->key, ret->settled.key);
@@ -351,6 +381,7 @@ static void decode_body(struct codec *c, const Ruccl__Peer__V1__PeerMessage *m,
         ret->kind = PEER_LEFT;
         take_key(c, m->left->key, ret->left.key);
         ret->left.rank = m->left->rank;
+        ret->left.sequence = m->left->sequence;
         return;
     case RUCCL__PEER__V1__PEER_MESSAGE__BODY_ASK:
         ret->kind = PEER_ASK;

@@ -3,15 +3,7 @@
 
 #include "proto/peer_wire.h"
 
-/* An encode under way. Bodies lie on the stack, lists of messages in the arena. */
-struct giving {
-    struct arena *arena;
-    bool fits;
-    Ruccl__Peer__V1__PeerMessage message;
-};
-
-/* Return: the length, -EMSGSIZE or -ENOMEM. */
-static int64_t pack(struct giving *g, const void **ret)
+int64_t peer_pack(struct giving *g, const void **ret)
 {
     const ProtobufCMessage *m = &g->message.base;
 
@@ -31,23 +23,19 @@ static int64_t pack(struct giving *g, const void **ret)
     return (int64_t)protobuf_c_message_pack(m, bytes);
 }
 
-static ProtobufCBinaryData give_bytes(const void *bytes, uint32_t len, uint32_t max, bool *fits)
+ProtobufCBinaryData peer_give_bytes(const void *bytes, uint32_t len, uint32_t max, bool *fits)
 {
     if (len > max)
         *fits = false;
     return (ProtobufCBinaryData){ len, (uint8_t *)bytes };
 }
 
-static ProtobufCBinaryData give_key(const uint8_t key[PEER_KEY_BYTES])
+ProtobufCBinaryData peer_give_key(const uint8_t key[PEER_KEY_BYTES])
 {
     return (ProtobufCBinaryData){ PEER_KEY_BYTES, (uint8_t *)key };
 }
 
-/*
- * Pointers to `n` messages of `bytes` bytes each, or NULL if that is more than `max`, or if there
- * is no memory for them.
- */
-static void *give_list(struct giving *g, uint32_t n, uint32_t max, size_t bytes)
+void *peer_give_list(struct giving *g, uint32_t n, uint32_t max, size_t bytes)
 {
     if (n > max) {
         g->fits = false;
@@ -119,7 +107,7 @@ static int64_t encode_hello(const struct peer_message *m, struct giving *g, cons
     give_hello(&m->hello, &body, &g->fits);
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_HELLO;
     g->message.hello = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_welcome(const struct peer_message *m, struct giving *g, const void **ret)
@@ -133,7 +121,7 @@ static int64_t encode_welcome(const struct peer_message *m, struct giving *g, co
     body.proof = (ProtobufCBinaryData){ PEER_PROOF_BYTES, (uint8_t *)m->welcome.proof };
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_WELCOME;
     g->message.welcome = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_proof(const struct peer_message *m, struct giving *g, const void **ret)
@@ -143,7 +131,7 @@ static int64_t encode_proof(const struct peer_message *m, struct giving *g, cons
     body.proof = (ProtobufCBinaryData){ PEER_PROOF_BYTES, (uint8_t *)m->proof.proof };
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_PROOF;
     g->message.proof = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_payload(const struct peer_message *m, struct giving *g, const void **ret)
@@ -153,10 +141,10 @@ static int64_t encode_payload(const struct peer_message *m, struct giving *g, co
     body.transport = codec_give_string(m->payload.transport, PEER_TRANSPORT_MAX, &g->fits);
     body.settings = codec_give_string(m->payload.settings, PEER_SETTINGS_MAX, &g->fits);
     body.address =
-        give_bytes(m->payload.address, m->payload.address_bytes, PEER_PAYLOAD_MAX, &g->fits);
+        peer_give_bytes(m->payload.address, m->payload.address_bytes, PEER_PAYLOAD_MAX, &g->fits);
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_PAYLOAD;
     g->message.payload = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_ping(struct giving *g, const void **ret)
@@ -165,7 +153,7 @@ static int64_t encode_ping(struct giving *g, const void **ret)
 
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_PING;
     g->message.ping = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_pong(struct giving *g, const void **ret)
@@ -174,7 +162,7 @@ static int64_t encode_pong(struct giving *g, const void **ret)
 
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_PONG;
     g->message.pong = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_bye(const struct peer_message *m, struct giving *g, const void **ret)
@@ -185,7 +173,7 @@ static int64_t encode_bye(const struct peer_message *m, struct giving *g, const 
     body.error = codec_give_error(&m->bye.error, &error);
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_BYE;
     g->message.bye = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 /* ------------------------------------------------ rendezvous */
@@ -204,7 +192,7 @@ static int64_t encode_join(const struct peer_message *m, struct giving *g, const
     body.timeout_us = m->join.timeout_us;
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_JOIN;
     g->message.join = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_refused(const struct peer_message *m, struct giving *g, const void **ret)
@@ -217,7 +205,7 @@ static int64_t encode_refused(const struct peer_message *m, struct giving *g, co
     body.error = codec_give_error(&m->refused.error, &error);
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_REFUSED;
     g->message.refused = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_withdraw(const struct peer_message *m, struct giving *g, const void **ret)
@@ -229,12 +217,12 @@ static int64_t encode_withdraw(const struct peer_message *m, struct giving *g, c
     body.error = codec_give_error(&m->withdraw.error, &error);
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_WITHDRAW;
     g->message.withdraw = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static void give_nodes(const struct peer_form *form, struct giving *g, Ruccl__Peer__V1__Form *m)
 {
-    m->nodes = give_list(g, form->nnodes, PEER_NODES_MAX, sizeof(*m->nodes[0]));
+    m->nodes = peer_give_list(g, form->nnodes, PEER_NODES_MAX, sizeof(*m->nodes[0]));
     m->n_nodes = m->nodes ? form->nnodes : 0;
     for (size_t i = 0; i < m->n_nodes; i++) {
         ruccl__peer__v1__node__init(m->nodes[i]);
@@ -246,7 +234,7 @@ static void give_nodes(const struct peer_form *form, struct giving *g, Ruccl__Pe
 
 static void give_rules(const struct peer_form *form, struct giving *g, Ruccl__Peer__V1__Form *m)
 {
-    m->rules = give_list(g, form->nrules, PEER_RULES_MAX, sizeof(*m->rules[0]));
+    m->rules = peer_give_list(g, form->nrules, PEER_RULES_MAX, sizeof(*m->rules[0]));
     m->n_rules = m->rules ? form->nrules : 0;
     for (size_t i = 0; i < m->n_rules; i++) {
         ruccl__peer__v1__rule__init(m->rules[i]);
@@ -261,7 +249,7 @@ static int64_t encode_form(const struct peer_form *form, struct giving *g, const
     Ruccl__Peer__V1__Form body = RUCCL__PEER__V1__FORM__INIT;
 
     body.id = give_id(form->id, &g->fits);
-    body.key = give_key(form->key);
+    body.key = peer_give_key(form->key);
     body.uid = form->uid;
     body.label = give_label(form->label, &g->fits);
     body.algorithm = give_algorithm(form->algorithm, &g->fits);
@@ -277,9 +265,10 @@ static int64_t encode_form(const struct peer_form *form, struct giving *g, const
     body.link_bytes_per_us = form->link_bytes_per_us;
     body.memory_bytes_per_us = form->memory_bytes_per_us;
     give_rules(form, g, &body);
+    body.tree_above = form->tree_above;
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_FORM;
     g->message.form = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_ready(const struct peer_message *m, struct giving *g, const void **ret)
@@ -291,7 +280,7 @@ static int64_t encode_ready(const struct peer_message *m, struct giving *g, cons
     body.error = codec_give_error(&m->ready.error, &error);
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_READY;
     g->message.ready = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_go(const struct peer_message *m, struct giving *g, const void **ret)
@@ -301,108 +290,22 @@ static int64_t encode_go(const struct peer_message *m, struct giving *g, const v
     body.id = give_id(m->go.id, &g->fits);
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_GO;
     g->message.go = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 /* ------------------------------------------------ life */
-
-/* A part, and what its field `rejection` points to. */
-struct given_part {
-    Ruccl__Peer__V1__Part part;
-    Ruccl__V1__Error rejection;
-};
-
-static void give_part(const struct peer_part *part, struct given_part *g, bool *fits)
-{
-    Ruccl__Peer__V1__Part *m = &g->part;
-
-    ruccl__peer__v1__part__init(m);
-    m->rank = part->rank;
-    m->kind = part->d.kind;
-    m->op = part->d.op;
-    m->dtype = part->d.dtype;
-    m->n_axes = part->d.shape.naxes;
-    m->axes = (uint64_t *)part->d.shape.axes;
-    if (part->d.shape.naxes > AXES_MAX)
-        *fits = false;
-    m->root = part->d.root;
-    m->budget = part->d.budget;
-    m->makes_persistent = part->makes_persistent;
-    m->starts = part->starts;
-    if (!part->rejection)
-        return;
-    ruccl__v1__error__init(&g->rejection);
-    m->rejection = codec_give_error(part->rejection, &g->rejection);
-}
-
-static void give_parts(const struct peer_agree *agree, struct giving *g, Ruccl__Peer__V1__Agree *m)
-{
-    m->parts = give_list(g, agree->nparts, RANKS_MAX, sizeof(struct given_part));
-    m->n_parts = m->parts ? agree->nparts : 0;
-    for (size_t i = 0; i < m->n_parts; i++)
-        give_part(&agree->parts[i], container_of(m->parts[i], struct given_part, part), &g->fits);
-}
-
-static void give_rows(const struct peer_agree *agree, struct giving *g, Ruccl__Peer__V1__Agree *m)
-{
-    m->rows = give_list(g, agree->nrows, RANKS_MAX, sizeof(*m->rows[0]));
-    m->n_rows = m->rows ? agree->nrows : 0;
-    for (size_t i = 0; i < m->n_rows; i++) {
-        const struct peer_rows *rows = &agree->rows[i];
-
-        ruccl__peer__v1__rows__init(m->rows[i]);
-        m->rows[i]->rank = rows->rank;
-        m->rows[i]->n_counts = codec_give_ncounts(rows->ncounts, &g->fits);
-        m->rows[i]->counts = (uint64_t *)rows->counts;
-        m->rows[i]->n_expected = codec_give_ncounts(rows->nexpected, &g->fits);
-        m->rows[i]->expected = (uint64_t *)rows->expected;
-        m->rows[i]->out_rows = rows->out_rows;
-    }
-}
-
-static void give_colors(const struct peer_agree *agree, struct giving *g, Ruccl__Peer__V1__Agree *m)
-{
-    m->colors = give_list(g, agree->ncolors, RANKS_MAX, sizeof(*m->colors[0]));
-    m->n_colors = m->colors ? agree->ncolors : 0;
-    for (size_t i = 0; i < m->n_colors; i++) {
-        ruccl__peer__v1__color__init(m->colors[i]);
-        m->colors[i]->rank = agree->colors[i].rank;
-        m->colors[i]->color = agree->colors[i].color;
-        m->colors[i]->key = agree->colors[i].key;
-    }
-}
-
-static int64_t encode_agree(const struct peer_agree *agree, struct giving *g, const void **ret)
-{
-    Ruccl__Peer__V1__Agree body = RUCCL__PEER__V1__AGREE__INIT;
-    Ruccl__V1__Error verdict = RUCCL__V1__ERROR__INIT;
-
-    body.key = give_key(agree->key);
-    body.sequence = agree->sequence;
-    body.plan = agree->plan;
-    body.piece = agree->piece;
-    give_parts(agree, g, &body);
-    body.verdict = agree->verdict ? codec_give_error(agree->verdict, &verdict) : NULL;
-    give_rows(agree, g, &body);
-    give_colors(agree, g, &body);
-    body.enclosed = agree->enclosed;
-    body.payload = give_bytes(agree->payload, agree->payload_bytes, PEER_ENCLOSED_MAX, &g->fits);
-    g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_AGREE;
-    g->message.agree = &body;
-    return pack(g, ret);
-}
 
 static int64_t encode_settled(const struct peer_message *m, struct giving *g, const void **ret)
 {
     Ruccl__Peer__V1__Settled body = RUCCL__PEER__V1__SETTLED__INIT;
     Ruccl__V1__Error error = RUCCL__V1__ERROR__INIT;
 
-    body.key = give_key(m->settled.key);
+    body.key = peer_give_key(m->settled.key);
     body.sequence = m->settled.sequence;
     body.error = codec_give_error(&m->settled.error, &error);
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_SETTLED;
     g->message.settled = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_fail(const struct peer_message *m, struct giving *g, const void **ret)
@@ -410,42 +313,43 @@ static int64_t encode_fail(const struct peer_message *m, struct giving *g, const
     Ruccl__Peer__V1__Fail body = RUCCL__PEER__V1__FAIL__INIT;
     Ruccl__V1__Error error = RUCCL__V1__ERROR__INIT;
 
-    body.key = give_key(m->fail.key);
+    body.key = peer_give_key(m->fail.key);
     body.error = codec_give_error(&m->fail.error, &error);
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_FAIL;
     g->message.fail = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_left(const struct peer_message *m, struct giving *g, const void **ret)
 {
     Ruccl__Peer__V1__Left body = RUCCL__PEER__V1__LEFT__INIT;
 
-    body.key = give_key(m->left.key);
+    body.key = peer_give_key(m->left.key);
     body.rank = m->left.rank;
+    body.sequence = m->left.sequence;
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_LEFT;
     g->message.left = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_ask(const struct peer_message *m, struct giving *g, const void **ret)
 {
     Ruccl__Peer__V1__Ask body = RUCCL__PEER__V1__ASK__INIT;
 
-    body.key = give_key(m->ask.key);
+    body.key = peer_give_key(m->ask.key);
     body.sequence = m->ask.sequence;
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_ASK;
     g->message.ask = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_missing(const struct peer_message *m, struct giving *g, const void **ret)
 {
     Ruccl__Peer__V1__Missing body = RUCCL__PEER__V1__MISSING__INIT;
 
-    body.key = give_key(m->missing.key);
+    body.key = peer_give_key(m->missing.key);
     body.sequence = m->missing.sequence;
-    body.ranks = give_list(g, m->missing.nranks, RANKS_MAX, sizeof(*body.ranks[0]));
+    body.ranks = peer_give_list(g, m->missing.nranks, RANKS_MAX, sizeof(*body.ranks[0]));
     body.n_ranks = body.ranks ? m->missing.nranks : 0;
     for (size_t i = 0; i < body.n_ranks; i++) {
         const struct peer_rank *rank = &m->missing.ranks[i];
@@ -457,7 +361,7 @@ static int64_t encode_missing(const struct peer_message *m, struct giving *g, co
     }
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_MISSING;
     g->message.missing = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_offer(const struct peer_message *m, struct giving *g, const void **ret)
@@ -465,15 +369,15 @@ static int64_t encode_offer(const struct peer_message *m, struct giving *g, cons
     Ruccl__Peer__V1__Offer body = RUCCL__PEER__V1__OFFER__INIT;
     struct given_part part;
 
-    body.key = give_key(m->offer.key);
+    body.key = peer_give_key(m->offer.key);
     body.number = m->offer.number;
     body.destination = m->offer.destination;
     body.tag = m->offer.tag;
-    give_part(&m->offer.part, &part, &g->fits);
+    peer_give_part(&m->offer.part, &part, &g->fits);
     body.part = &part.part;
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_OFFER;
     g->message.offer = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 static int64_t encode_accept(const struct peer_message *m, struct giving *g, const void **ret)
@@ -481,12 +385,12 @@ static int64_t encode_accept(const struct peer_message *m, struct giving *g, con
     Ruccl__Peer__V1__Accept body = RUCCL__PEER__V1__ACCEPT__INIT;
     Ruccl__V1__Error error = RUCCL__V1__ERROR__INIT;
 
-    body.key = give_key(m->accept.key);
+    body.key = peer_give_key(m->accept.key);
     body.number = m->accept.number;
     body.error = codec_give_error(&m->accept.error, &error);
     g->message.body_case = RUCCL__PEER__V1__PEER_MESSAGE__BODY_ACCEPT;
     g->message.accept = &body;
-    return pack(g, ret);
+    return peer_pack(g, ret);
 }
 
 /* ------------------------------------------------ every kind */
@@ -497,6 +401,7 @@ int64_t peer_codec_encode(struct peer_codec *c, const struct peer_message *m, co
 
     ruccl__peer__v1__peer_message__init(&g.message);
     arena_reset(&c->encode, peer_memory_more(PEER_MESSAGE_BYTES));
+    c->agree = NULL;
     switch (m->kind) {
     case PEER_HELLO:
         return encode_hello(m, &g, ret);
@@ -525,7 +430,9 @@ int64_t peer_codec_encode(struct peer_codec *c, const struct peer_message *m, co
     case PEER_GO:
         return encode_go(m, &g, ret);
     case PEER_AGREE:
-        return encode_agree(&m->agree, &g, ret);
+        return peer_encode_agree(c, &m->agree, &g, ret);
+    case PEER_GATHERED:
+        return peer_encode_gathered(m, &g, ret);
     case PEER_SETTLED:
         return encode_settled(m, &g, ret);
     case PEER_FAIL:

@@ -11,6 +11,8 @@
 struct peer_codec {
     struct codec decode;
     struct arena encode;
+    uint8_t *agree; /* the body of what was encoded last, without its payload; NULL: another kind */
+    size_t agree_bytes;
 };
 
 /*
@@ -22,6 +24,35 @@ static inline size_t peer_memory_more(size_t len)
 {
     return MIN(256u * len, 16u * 1024u * 1024u + 3u * len);
 }
+
+/* An encode under way. Bodies lie on the stack, lists of messages in the arena. */
+struct giving {
+    struct arena *arena;
+    bool fits;
+    Ruccl__Peer__V1__PeerMessage message;
+};
+
+/* Return: the length, -EMSGSIZE or -ENOMEM. */
+int64_t peer_pack(struct giving *g, const void **ret);
+ProtobufCBinaryData peer_give_bytes(const void *bytes, uint32_t len, uint32_t max, bool *fits);
+ProtobufCBinaryData peer_give_key(const uint8_t key[PEER_KEY_BYTES]);
+/*
+ * Pointers to `n` messages of `bytes` bytes each, or NULL if that is more than `max`, or if there
+ * is no memory for them.
+ */
+void *peer_give_list(struct giving *g, uint32_t n, uint32_t max, size_t bytes);
+
+/* A part, and what its field `rejection` points to. */
+struct given_part {
+    Ruccl__Peer__V1__Part part;
+    Ruccl__V1__Error rejection;
+};
+
+/* peer_encode_agree.c */
+void peer_give_part(const struct peer_part *part, struct given_part *g, bool *fits);
+int64_t peer_encode_agree(struct peer_codec *c, const struct peer_agree *agree, struct giving *g,
+                          const void **ret);
+int64_t peer_encode_gathered(const struct peer_message *m, struct giving *g, const void **ret);
 
 /*
  * Both sides ask it, so that none encodes what the other refuses: what is wrong between fields that

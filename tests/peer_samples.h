@@ -99,7 +99,8 @@ static inline struct peer_form sample_form(void)
                            .link_bytes_per_us = 1.5,
                            .memory_bytes_per_us = 3,
                            .rules = rules,
-                           .nrules = ARRAY_SIZE(rules) };
+                           .nrules = ARRAY_SIZE(rules),
+                           .tree_above = UINT32_MAX };
 
     sample_bytes(f.key, sizeof(f.key));
     return f;
@@ -135,6 +136,27 @@ static inline struct peer_agree sample_agree(void)
     parts[2] = sample_part(&error);
     sample_bytes(a.key, sizeof(a.key));
     return a;
+}
+
+/* Of two nodes, with this key. */
+static inline const struct peer_agree *sample_agrees(const uint8_t key[PEER_KEY_BYTES])
+{
+    static const struct peer_part nothing;
+    static struct peer_part parts[2];
+    static struct peer_agree agrees[2];
+
+    agrees[1] = sample_agree();
+    agrees[1].enclosed = false;
+    agrees[1].payload = NULL;
+    agrees[1].payload_bytes = 0;
+    parts[0] = agrees[1].parts[1];
+    parts[1] = agrees[1].parts[2];
+    agrees[1].parts = parts;
+    agrees[1].nparts = 2;
+    agrees[0] = (struct peer_agree){ .sequence = UINT64_MAX, .parts = &nothing, .nparts = 1 };
+    for (uint32_t i = 0; i < 2; i++)
+        memcpy(agrees[i].key, key, PEER_KEY_BYTES);
+    return agrees;
 }
 
 /* Sample i, of increasing i from 0; false behind the last. Of a kind's samples the last says most.
@@ -259,6 +281,7 @@ static inline bool sample_peer(uint32_t i, struct peer_message *ret)
         m.kind = PEER_LEFT;
         sample_bytes(m.left.key, PEER_KEY_BYTES);
         m.left.rank = UINT32_MAX;
+        m.left.sequence = UINT64_MAX;
         break;
     case 25:
         m.kind = PEER_ASK;
@@ -297,6 +320,13 @@ static inline bool sample_peer(uint32_t i, struct peer_message *ret)
         m.accept.number = UINT64_MAX;
         m.accept.error = sample_error();
         break;
+    case 32:
+        m.kind = PEER_GATHERED;
+        sample_bytes(m.gathered.key, PEER_KEY_BYTES);
+        m.gathered.sequence = UINT64_MAX;
+        m.gathered.agrees = sample_agrees(m.gathered.key);
+        m.gathered.nagrees = 2;
+        break;
     default:
         return false;
     }
@@ -328,6 +358,7 @@ static inline void say_form(FILE *f, const struct peer_form *form)
     fprintf(f, "\nranks");
     for (uint32_t i = 0; i < form->nranks; i++)
         fprintf(f, " %u:%u", form->node_of_rank[i], form->pids[i]);
+    fprintf(f, "\ntree above %u", form->tree_above);
     fprintf(f, "\nchunk=%" PRIu64 " depth=%u %a %a %a %a", form->chunk_bytes, form->depth,
             form->latency_us, form->message_us, form->link_bytes_per_us, form->memory_bytes_per_us);
     for (uint32_t i = 0; i < form->nrules; i++)
@@ -431,9 +462,15 @@ static inline void say_peer(FILE *f, const struct peer_message *m)
         say_bytes(f, "fail", m->fail.key, PEER_KEY_BYTES);
         say_error(f, &m->fail.error);
         break;
+    case PEER_GATHERED:
+        say_bytes(f, "gathered", m->gathered.key, PEER_KEY_BYTES);
+        fprintf(f, " %" PRIu64, m->gathered.sequence);
+        for (uint32_t i = 0; i < m->gathered.nagrees; i++)
+            say_agree(f, &m->gathered.agrees[i]);
+        break;
     case PEER_LEFT:
         say_bytes(f, "left", m->left.key, PEER_KEY_BYTES);
-        fprintf(f, " %u", m->left.rank);
+        fprintf(f, " %u %" PRIu64, m->left.rank, m->left.sequence);
         break;
     case PEER_ASK:
         say_bytes(f, "ask", m->ask.key, PEER_KEY_BYTES);

@@ -130,12 +130,13 @@ static void unseat(struct member *m, enum seat_state state)
 
     persistents_forget(m);
     c->seats[m->rank].state = state;
+    c->seats[m->rank].end = m->sequence;
     c->seats[m->rank].member = NULL;
     c->nleaving -= m->leaving;
     c->ntaken--;
     c->ngone++;
     if (c->nodes && state == SEAT_LEFT && c->state == COMM_READY)
-        talk_left(c, m->rank);
+        talk_left(c, m->rank, m->sequence);
     free(m);
 }
 
@@ -279,13 +280,14 @@ static int find_next(struct member *m, uint64_t now, struct op **ret)
     return comm_find_op(c, m->sequence, now, ret);
 }
 
-/* The first rank that has left, or `peer` if that one has: nobody shall wait for it. */
-static bool find_left(const struct comm *c, const uint32_t *peer, uint32_t *ret)
+/* The first rank that has left before `sequence`, or `peer` if it has left: nobody shall wait for
+ * it. */
+static bool find_left(const struct comm *c, const uint32_t *peer, uint64_t sequence, uint32_t *ret)
 {
     uint32_t first = peer ? *peer : 0, end = peer ? *peer + 1 : c->nranks;
 
     for (uint32_t r = first; r < MIN(end, c->nranks); r++) {
-        if (c->seats[r].state == SEAT_LEFT) {
+        if (c->seats[r].state == SEAT_LEFT && (peer || c->seats[r].end <= sequence)) {
             *ret = r;
             return true;
         }
@@ -293,13 +295,14 @@ static bool find_left(const struct comm *c, const uint32_t *peer, uint32_t *ret)
     return false;
 }
 
-void comm_check_left(struct comm *c, enum collective_id kind, const uint32_t *peer, uint64_t now)
+void comm_check_left(struct comm *c, enum collective_id kind, const uint32_t *peer,
+                     uint64_t sequence, uint64_t now)
 {
     struct text t = { 0 };
     struct error e = { 0 };
     uint32_t who;
 
-    if (c->state == COMM_FAILED || !find_left(c, peer, &who))
+    if (c->state == COMM_FAILED || !find_left(c, peer, sequence, &who))
         return;
     text_add_operation(&t, c, kind, 0);
     error_set(&e, ERROR_RANK_LEFT, "%s: rank %u has left the communicator", t.s, who);
@@ -367,7 +370,7 @@ static int arrive(struct member *m, const struct post *pair, struct arrival *a, 
     m->last_sequence = pair ? 0 : m->sequence;
     m->last_us = now;
     if (c->ngone > 0)
-        comm_check_left(c, a->d.kind, pair ? &pair->peer : NULL, now);
+        comm_check_left(c, a->d.kind, pair ? &pair->peer : NULL, m->sequence, now);
 
     if (c->state == COMM_FAILED)
         op_refuse(a, pair ? 0 : m->sequence++, &c->failure);

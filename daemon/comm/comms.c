@@ -46,6 +46,7 @@ struct comms *comms_free(struct comms *comms)
         return NULL;
     assert(list_empty(&comms->comms));
     rendezvous_tick(comms, TIME_NEVER);
+    map_fini(&comms->nodes);
     free(comms);
     return NULL;
 }

@@ -60,6 +60,7 @@ static void describe_table(struct description *d, const struct table *t)
 {
     d->form.chunk_bytes = t->chunk_bytes;
     d->form.depth = t->depth;
+    d->form.tree_above = t->tree_above;
     d->form.latency_us = t->machine.latency_us;
     d->form.message_us = t->machine.message_us;
     d->form.link_bytes_per_us = t->machine.link_bytes_per_us;

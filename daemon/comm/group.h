@@ -13,6 +13,7 @@
 #include "daemon/plan/recipe.h"
 #include "daemon/plan/table.h"
 #include "shared/list.h"
+#include "shared/map.h"
 
 enum comm_state {
     COMM_FORMING, /* some ranks have not joined */
@@ -33,6 +34,7 @@ struct seat {
      * comm::forming until there are nodes */
     uint32_t node;
     pid_t pid;
+    uint64_t end; /* SEAT_LEFT: the first operation that it had no part in */
 };
 
 struct arrival;
@@ -48,6 +50,7 @@ struct comms {
     struct comm_events events;
     struct list comms;   /* struct comm */
     struct list tickets; /* struct ticket: ids that nobody has joined */
+    struct map nodes;    /* struct nodes, by how their keys begin */
     uint32_t ncomms;
     uint64_t next_number;
     uint64_t deadline; /* nothing is due before it */
@@ -150,8 +153,10 @@ void member_finished(struct member *m);
 int comm_find_op(struct comm *c, uint64_t sequence, uint64_t now, struct op **ret);
 /* Fails the communicator if an operation waits for a member that is on its way out. */
 void comm_check_leaving(struct comm *c, uint64_t now);
-/* Fails the communicator if a `kind` would need a rank that has left: any, or `peer`. */
-void comm_check_left(struct comm *c, enum collective_id kind, const uint32_t *peer, uint64_t now);
+/* Fails the communicator if a `kind` would need a rank that has left: any that had no part in
+ * operation `sequence`, or `peer`. */
+void comm_check_left(struct comm *c, enum collective_id kind, const uint32_t *peer,
+                     uint64_t sequence, uint64_t now);
 
 /* Frees a comm that nobody has heard of, with its members. */
 void comm_discard(struct comm *c);

@@ -12,6 +12,12 @@
 struct comms;
 struct link; /* the provider's */
 
+/* A message for several links, as it travels. In the provider's memory, until it encodes again. */
+struct link_message {
+    const void *bytes;
+    int64_t len; /* -errno: it cannot be written, and links that it is sent on are lost */
+};
+
 /* Of the daemon on the other side. Valid while the link is held. */
 struct link_facts {
     const char *node;            /* its UUID; "" until it has said so */
@@ -35,6 +41,11 @@ struct link_ops {
     const struct link_facts *(*facts)(const struct link *l);
     /* Encodes in this call. */
     void (*send)(struct link *l, const struct peer_message *m);
+    /* The same in two steps: what goes to several is encoded once. `links`: as for open(). */
+    struct link_message (*encode)(void *links, const struct peer_message *m);
+    void (*send_encoded)(struct link *l, const struct link_message *m);
+    /* What was encoded last, a PEER_AGREE, with this one's payload; nothing else is written. */
+    struct link_message (*encode_payload)(void *links, const struct peer_agree *agree);
     /* +1, -1: while the sum is above 0 something is unfinished, and a silent peer is a lost one. */
     void (*expect)(struct link *l, int change);
 };

@@ -54,11 +54,65 @@ static struct nodes *alloc(struct comm *c, struct placement *p)
     return n;
 }
 
+/* ---- found by their keys: one of those that begin alike is in the map, the others hang on it */
+
+static uint64_t beginning(const uint8_t key[PEER_KEY_BYTES])
+{
+    uint64_t start;
+
+    memcpy(&start, key, sizeof(start));
+    return start;
+}
+
+struct nodes *nodes_find(const struct comms *comms, const uint8_t key[PEER_KEY_BYTES])
+{
+    struct nodes *n = map_get(&comms->nodes, beginning(key));
+
+    while (n && memcmp(n->key, key, sizeof(n->key)) != 0)
+        n = n->alike;
+    return n;
+}
+
+static int enter(struct nodes *n)
+{
+    struct map *map = &n->comm->comms->nodes;
+    struct nodes *last = map_get(map, beginning(n->key));
+
+    if (!last)
+        return map_put(map, beginning(n->key), n);
+    while (last->alike)
+        last = last->alike;
+    last->alike = n;
+    return 0;
+}
+
+/* Also what has not been entered. */
+static void withdraw(struct nodes *n)
+{
+    struct map *map = &n->comm->comms->nodes;
+    struct nodes *at = map_get(map, beginning(n->key));
+
+    if (at == n) {
+        map_take(map, beginning(n->key));
+        if (n->alike)
+            map_put(map, beginning(n->key), n->alike); /* there is room: its own */
+        return;
+    }
+    while (at && at->alike != n)
+        at = at->alike;
+    if (at)
+        at->alike = n->alike;
+}
+
+/* ---- their life */
+
 /* Its ranks' seats follow from the placement. */
-static void attach(struct nodes *n)
+static int attach(struct nodes *n, struct error *e)
 {
     struct comm *c = n->comm;
 
+    if (enter(n) < 0)
+        return error_set(e, ERROR_NO_MEMORY, "no memory for a communicator");
     c->nodes = n;
     c->nparts = placement_count(n->placement, n->own);
     c->nremote = c->nranks - c->nparts;
@@ -67,6 +121,7 @@ static void attach(struct nodes *n)
         if (!c->seats[r].member)
             c->seats[r].state = SEAT_REMOTE;
     }
+    return 0;
 }
 
 static int take_items(struct nodes *n, const struct peer_form *form, struct error *e)
@@ -95,6 +150,7 @@ static void take_table(struct table *t, const struct peer_form *form)
 {
     table_init(t, form->chunk_bytes);
     t->depth = form->depth;
+    t->tree_above = form->tree_above;
     t->machine.latency_us = form->latency_us;
     t->machine.message_us = form->message_us;
     t->machine.link_bytes_per_us = form->link_bytes_per_us;
@@ -133,13 +189,14 @@ int nodes_new(struct comm *c, const struct peer_form *form, struct error *e)
     r = take_items(n, form, e);
     if (r == 0 && !seats_match(c, p, n->own))
         r = protocol_error(e, "the ranks here are others");
+    if (r == 0)
+        r = attach(n, e);
     if (r < 0) {
         nodes_free(n);
         return r;
     }
     for (uint32_t i = 0; i < c->nranks; i++)
         c->seats[i].pid = (pid_t)form->pids[i];
-    attach(n);
     return 0;
 }
 
@@ -194,7 +251,10 @@ int nodes_new_child(struct comm *c, const struct comm *parent, const uint32_t *r
     }
     for (uint32_t r = 0; r < c->nranks; r++)
         c->seats[r].pid = parent->seats[ranks[r]].pid;
-    attach(n);
+    if (attach(n, e) < 0) {
+        nodes_free(n);
+        return -ERROR_NO_MEMORY;
+    }
     if (!nodes_are_up(n))
         return error_set(e, ERROR_RANK_LOST, "split: a node of the communicator is lost");
     return nodes_prepare(n, e);
@@ -204,6 +264,7 @@ struct nodes *nodes_free(struct nodes *n)
 {
     if (!n)
         return NULL;
+    withdraw(n);
     for (uint32_t i = 0; i < n->placement->nnodes; i++)
         if (n->items[i].link)
             nodes_lose(n, i);
@@ -316,10 +377,28 @@ void node_send(const struct nodes *n, uint32_t node, const struct peer_message *
         ops_of(n)->send(n->items[node].link, m);
 }
 
+struct link_message nodes_encode(const struct nodes *n, const struct peer_message *m)
+{
+    return ops_of(n)->encode(config_of(n)->links, m);
+}
+
+struct link_message nodes_encode_payload(const struct nodes *n, const struct peer_agree *agree)
+{
+    return ops_of(n)->encode_payload(config_of(n)->links, agree);
+}
+
+void node_send_encoded(const struct nodes *n, uint32_t node, const struct link_message *m)
+{
+    if (n->items[node].link)
+        ops_of(n)->send_encoded(n->items[node].link, m);
+}
+
 void nodes_send(const struct nodes *n, const struct peer_message *m)
 {
+    const struct link_message encoded = nodes_encode(n, m);
+
     for (uint32_t i = 0; i < n->placement->nnodes; i++)
-        node_send(n, i, m);
+        node_send_encoded(n, i, &encoded);
 }
 
 void nodes_expect(struct nodes *n)

@@ -25,6 +25,7 @@ struct node {
 
 struct nodes {
     struct comm *comm;
+    struct nodes *alike; /* another whose key begins like this one's; NULL: none */
     uint8_t key[PEER_KEY_BYTES];
     struct placement *placement;
     uint32_t own; /* this node */
@@ -53,6 +54,9 @@ int nodes_new_child(struct comm *c, const struct comm *parent, const uint32_t *r
 /* Lets go of links, channel and promises. NULL is allowed; returns NULL. */
 struct nodes *nodes_free(struct nodes *n);
 
+/* Those of the communicator that has this key; of several the oldest; NULL: there is none. */
+struct nodes *nodes_find(const struct comms *comms, const uint8_t key[PEER_KEY_BYTES]);
+
 /* Opens the links that are not: to those behind this one by dialling. Return: 0 or -code. */
 int nodes_open_links(struct nodes *n, struct error *e);
 /* Looks at its links again; returns whether all are up. */
@@ -67,9 +71,14 @@ void nodes_lose(struct nodes *n, uint32_t node);
 /* Whether a rank of that node is still a member. */
 bool nodes_matter(const struct nodes *n, uint32_t node);
 
-/* To every other node whose link is not lost; and to one. */
+/* To every other node whose link is not lost, encoded once; and to one. */
 void nodes_send(const struct nodes *n, const struct peer_message *m);
 void node_send(const struct nodes *n, uint32_t node, const struct peer_message *m);
+
+/* In two steps, as in links.h. */
+struct link_message nodes_encode(const struct nodes *n, const struct peer_message *m);
+struct link_message nodes_encode_payload(const struct nodes *n, const struct peer_agree *agree);
+void node_send_encoded(const struct nodes *n, uint32_t node, const struct link_message *m);
 
 /* Tells the links whether the communicator has something unfinished. */
 void nodes_expect(struct nodes *n);
@@ -89,6 +98,12 @@ static inline uint32_t comm_part(const struct comm *c, uint32_t rank)
 static inline uint32_t comm_part_rank(const struct comm *c, uint32_t part)
 {
     return c->nodes ? placement_rank(c->nodes->placement, c->nodes->own, part) : part;
+}
+
+/* Whether what they ask of an operation goes over a tree of them: gather.h. */
+static inline bool nodes_are_many(const struct nodes *n)
+{
+    return n->placement->nnodes > n->table.tree_above;
 }
 
 static inline uint32_t comm_nnodes(const struct comm *c)

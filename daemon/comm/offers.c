@@ -263,7 +263,7 @@ void offers_hear(struct comm *c, uint32_t node, const struct peer_message *m, ui
         answer(op, now);
         return;
     }
-    comm_check_left(c, COLLECTIVE_SEND, &m->offer.destination, now);
+    comm_check_left(c, COLLECTIVE_SEND, &m->offer.destination, 0, now);
     comm_check_leaving(c, now);
 }
 

@@ -118,6 +118,7 @@ static void op_free(struct op *op)
     free(op->verdict);
     offer_free(op->offer);
     op_free_answers(op);
+    op_free_settled(op);
     spares_give(spares_of(c, op->sequence), op);
     if (c->nodes)
         nodes_expect(c->nodes);
@@ -388,6 +389,6 @@ void op_hear(struct op *op, uint32_t node, struct remote *remote, uint64_t now)
 {
     op->remotes[node] = remote;
     op->nremotes++;
-    if (op->told && op->nremotes + 1 == comm_nnodes(op->comm))
+    if (op->told && op_pass(op, now) && op->nremotes + 1 == comm_nnodes(op->comm))
         op_agree(op, now);
 }

@@ -5,8 +5,8 @@
  *     ARRIVING -> AGREEING -> RUNNING -> DRAINING -> DONE
  *
  * Its parts are the ranks of this node. Between nodes, once all parts are there, every other node
- * is told what they ask (PEER_AGREE), and the operation may exist before any part has arrived,
- * because another node's word has.
+ * is told what they ask (PEER_AGREE; where nodes are many, by way of each other: gather.h), and the
+ * operation may exist before any part has arrived, because another node's word has.
  *
  * AGREEING: all ranks' requests are there and have been compared; it waits for the operations
  * before it.
@@ -20,6 +20,12 @@
 #include "daemon/comm/group.h"
 #include "daemon/comm/remote.h"
 #include "daemon/exec/run.h"
+
+/* How a node has settled what was agreed on. */
+struct settlement {
+    bool known;
+    struct error *why; /* NULL: well */
+};
 
 enum op_state { OP_ARRIVING, OP_AGREEING, OP_RUNNING, OP_DRAINING, OP_DONE };
 
@@ -52,8 +58,12 @@ struct op {
     /* between nodes */
     struct remote **remotes;    /* [nnodes]: what the others ask; in the operation's own memory */
     uint32_t nremotes;          /* that are there */
-    uint32_t nsettled;          /* of these, that have settled */
+    uint32_t nsettled;          /* other nodes that have settled */
+    struct settlement *settled; /* [nnodes], once one has; or NULL */
     bool told;                  /* the others have been told what is asked here */
+    bool passed;                /* what its subtree asks has been sent on: gather.h */
+    bool alike;                 /* one of the parts here speaks for all */
+    uint64_t plan;              /* digest of the plan that this node would follow; 0: none */
     bool cut;                   /* its run has lost a connection; the link's loss will say whose */
     bool misfit;                /* begun early, nodes' messages did not fit: the verdict says why */
     bool restarts;              /* its run is cancelled to be started in other chunks */
@@ -101,6 +111,8 @@ bool op_arrive(struct op *op, uint32_t part, struct arrival *a, uint64_t now);
  */
 void op_hear(struct op *op, uint32_t node, struct remote *remote, uint64_t now);
 
+/* Whether it may be that another node has settled it, and has not said so before. */
+bool op_may_settle(const struct op *op, uint32_t node);
 /* What was agreed on has been settled on another node, well (no code) or badly. May be over when
  * this returns. */
 void op_hear_settled(struct op *op, uint32_t node, const struct error *outcome, uint64_t now);
@@ -130,7 +142,7 @@ void op_hear_missing(struct op *op, uint32_t node, const struct peer_rank *ranks
 void op_timeout_error(const struct op *op, uint64_t now, struct error *ret);
 
 /* The ranks, of all nodes, that as far as is known have (not) arrived, ascending; room for all, or
- * for two. Returns how many. */
+ * for two; or NULL. Returns how many. */
 uint32_t op_ranks(const struct op *op, bool arrived, uint32_t *ret);
 
 #endif

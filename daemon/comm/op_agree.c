@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "daemon/comm/gather.h"
 #include "daemon/comm/op_private.h"
 #include "daemon/comm/talk.h"
 #include "daemon/comm/windows.h"
@@ -164,7 +165,7 @@ static enum run_start early_start(const struct op *op, const struct recipe *reci
     if (list_first(&op->comm->ops, struct op, link) != op || op->arrivals[0]->makes_persistent ||
         !recipe->choice.algorithm || !recipe->choice.chunking.chunks || windows_piece(op))
         return RUN_AT_ONCE;
-    if (!may_enclose(recipe))
+    if (!may_enclose(recipe) || nodes_are_many(op->comm->nodes))
         return RUN_EARLY;
     return plan_sends_first(recipe->tail) ? RUN_ENCLOSING : RUN_AT_ONCE;
 }
@@ -222,26 +223,37 @@ static int check_here(struct op *op, struct recipe *recipe, struct error *e)
     return start == RUN_AT_ONCE ? 0 : start_early(op, recipe, start, e);
 }
 
+static bool break_for(struct op *op, int r, uint64_t now)
+{
+    struct error e = { 0 };
+
+    if (r == 0)
+        return false;
+    op_system_error(op, -r, &e);
+    op_break(op, &e, now);
+    return true;
+}
+
 bool op_tell(struct op *op, uint64_t now)
 {
-    const bool alike = speaks_as_one(op);
-    struct recipe *recipe = alike ? common_recipe(op) : NULL;
+    struct recipe *recipe;
     struct error e = { 0 };
-    int r;
 
+    op->alike = speaks_as_one(op);
+    recipe = op->alike ? common_recipe(op) : NULL;
     if (check_here(op, recipe, &e) < 0) {
         op->verdict = malloc(sizeof(e));
         if (op->verdict)
             *op->verdict = e;
     }
-    r = e.code && !op->verdict ? -ENOMEM : talk_agree(op, alike, plan_digest(recipe));
-    if (r < 0) {
-        op_system_error(op, -r, &e);
-        op_break(op, &e, now);
-        return false;
-    }
+    op->plan = plan_digest(recipe);
     op->told = true;
-    return true;
+    return !break_for(op, e.code && !op->verdict ? -ENOMEM : talk_agree(op), now);
+}
+
+bool op_pass(struct op *op, uint64_t now)
+{
+    return !break_for(op, gather_pass(op), now);
 }
 
 /* ---- the verdict */

@@ -37,6 +37,8 @@ void op_take_choice(struct op *op, const struct choice *c);
 /* Every part is there: tells the other nodes. False: there was no memory for it, and the
  * communicator has failed. */
 bool op_tell(struct op *op, uint64_t now);
+/* Another node has spoken. Where they are many, sends on what is complete. False: as above. */
+bool op_pass(struct op *op, uint64_t now);
 /* All requests are there. Return: whether it may be started. */
 bool op_agree(struct op *op, uint64_t now);
 
@@ -56,6 +58,7 @@ void op_start_making(struct op *op, uint64_t now);
 void op_start_split(struct op *op, uint64_t now);
 /* Takes back what a failed operation has made. */
 void op_undo(struct op *op);
+void op_free_settled(struct op *op);
 
 /* op_wait.c */
 

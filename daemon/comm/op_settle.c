@@ -20,7 +20,7 @@ void op_undo(struct op *op)
 /* How the node has settled; NULL: well. */
 static const struct error *outcome_of(const struct op *op, uint32_t node)
 {
-    return node == op->comm->nodes->own ? op->verdict : op->remotes[node]->outcome;
+    return node == op->comm->nodes->own ? op->verdict : op->settled[node].why;
 }
 
 /* All nodes hear the same. */
@@ -57,19 +57,49 @@ static void settle(struct op *op, const struct error *e, uint64_t now)
         conclude(op, now);
 }
 
+/* Of many nodes one may have heard from all, and this one not yet. */
+bool op_may_settle(const struct op *op, uint32_t node)
+{
+    const bool agreed = nodes_are_many(op->comm->nodes) ? op->told : op->remotes[node] != NULL;
+
+    return agreed && !(op->settled && op->settled[node].known);
+}
+
+static int note_settled(struct op *op, uint32_t node, const struct error *outcome)
+{
+    struct settlement *s;
+
+    if (!op->settled)
+        op->settled = calloc(comm_nnodes(op->comm), sizeof(*op->settled));
+    if (!op->settled)
+        return -ENOMEM;
+    s = &op->settled[node];
+    if (outcome->code) {
+        s->why = malloc(sizeof(*s->why));
+        if (!s->why)
+            return -ENOMEM;
+        *s->why = *outcome;
+    }
+    s->known = true;
+    op->nsettled++;
+    return 0;
+}
+
+void op_free_settled(struct op *op)
+{
+    for (uint32_t i = 0; op->settled && i < comm_nnodes(op->comm); i++)
+        free(op->settled[i].why);
+    free(op->settled);
+}
+
 void op_hear_settled(struct op *op, uint32_t node, const struct error *outcome, uint64_t now)
 {
-    struct remote *remote = op->remotes[node];
+    struct error no_memory = { 0 };
 
-    remote->settled = true;
-    op->nsettled++;
-    if (outcome->code) {
-        remote->outcome = malloc(sizeof(*remote->outcome));
-        if (!remote->outcome) {
-            op_break(op, outcome, now);
-            return;
-        }
-        *remote->outcome = *outcome;
+    if (note_settled(op, node, outcome) < 0) {
+        op_system_error(op, ENOMEM, &no_memory);
+        op_break(op, &no_memory, now);
+        return;
     }
     if (op->settling && op->nsettled + 1 == comm_nnodes(op->comm))
         conclude(op, now);

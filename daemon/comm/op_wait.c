@@ -74,7 +74,7 @@ void op_hear_missing(struct op *op, uint32_t node, const struct peer_rank *ranks
         snprintf(answer->absent[i].last, sizeof(answer->absent[i].last), "%s", ranks[i].last);
     }
     op->answers[node] = answer;
-    if (all_answered(op)) {
+    if (all_answered(op) && op_ranks(op, false, NULL) > 0) {
         op->deadline_us = now;
         comms_note_deadline(op->comm->comms, now);
     }
@@ -114,6 +114,13 @@ static bool has_come(const struct op *op, uint32_t rank)
     return op->answers && op->answers[node] && !find_absent(op->answers[node], rank);
 }
 
+static void add_to(uint32_t *ranks, uint32_t *n, uint32_t rank)
+{
+    if (ranks)
+        ranks[*n] = rank;
+    ++*n;
+}
+
 uint32_t op_ranks(const struct op *op, bool arrived, uint32_t *ret)
 {
     uint32_t n = 0;
@@ -121,12 +128,12 @@ uint32_t op_ranks(const struct op *op, bool arrived, uint32_t *ret)
     if (!op->sequence) {
         for (uint32_t i = 0; i < 2; i++)
             if ((op->arrivals[i] || (i == 0 && op->offer)) == arrived)
-                ret[n++] = i == 0 ? op->source : op->destination;
+                add_to(ret, &n, i == 0 ? op->source : op->destination);
         return n;
     }
     for (uint32_t r = 0; r < op->comm->nranks; r++)
         if (has_come(op, r) == arrived)
-            ret[n++] = r;
+            add_to(ret, &n, r);
     return n;
 }
 
@@ -182,7 +189,10 @@ static void add_arrivals(const struct op *op, uint64_t now, struct text *t, stru
     text_add_ranks(t, ranks, n);
     text_add(t, " arrived, ");
     n = op_ranks(op, false, ranks);
-    text_add_ranks(t, ranks, n);
+    if (n > 0)
+        text_add_ranks(t, ranks, n);
+    else
+        text_add(t, "but what they ask");
     text_add(t, " did not");
     for (uint32_t i = 0; i < n; i++)
         error_add_rank(e, ranks[i]);
@@ -197,7 +207,7 @@ static void add_unsettled(const struct op *op, struct text *t, struct error *e)
 
     text_add(t, " of waiting for");
     for (uint32_t i = 0; i < n->placement->nnodes; i++) {
-        if (i == n->own || op->remotes[i]->settled)
+        if (i == n->own || (op->settled && op->settled[i].known))
             continue;
         text_add(t, " ");
         text_add_node_ranks(t, n, i);

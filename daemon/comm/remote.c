@@ -195,8 +195,6 @@ int remote_new(const struct nodes *n, uint32_t node, const struct peer_agree *ag
 
 struct remote *remote_free(struct remote *r)
 {
-    if (r)
-        free(r->outcome);
     free(r);
     return NULL;
 }

@@ -20,9 +20,6 @@ struct remote {
     struct peer_color *colors;   /* likewise: split */
     const void *payload;         /* NULL: nothing was enclosed */
     uint32_t payload_bytes;
-
-    bool settled;
-    struct error *outcome; /* NULL: well, or not settled */
 };
 
 /*

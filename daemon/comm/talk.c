@@ -4,98 +4,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/comm/gather.h"
 #include "daemon/comm/nodes.h"
 #include "daemon/comm/offers.h"
 #include "daemon/comm/op_private.h"
-#include "daemon/comm/windows.h"
+#include "daemon/comm/telling.h"
 
 /* ---- what is said */
 
-/* What an agreement is put together from. */
-struct agreement {
-    struct peer_message m;
-    struct peer_part *parts;
-    struct peer_rows *rows;
-    struct peer_color *colors;
-};
-
-static void agreement_fini(struct agreement *a)
-{
-    free(a->parts);
-    free(a->rows);
-    free(a->colors);
-}
-
-static struct peer_part part_of(const struct arrival *a)
-{
-    return (struct peer_part){ .rank = a->rank,
-                               .d = a->d,
-                               .makes_persistent = a->makes_persistent,
-                               .starts = a->starts,
-                               .rejection = a->rejection };
-}
-
-/* Whether all parts ask for a `kind` and nothing is said against it: the others then want to know
- * more of each. */
-static bool asks_for(const struct op *op, enum collective_id kind)
-{
-    for (uint32_t i = 0; i < op->nparts; i++)
-        if (op->arrivals[i]->d.kind != kind || op->arrivals[i]->rejection)
-            return false;
-    return !op->verdict;
-}
-
-static int add_parts(struct agreement *a, const struct op *op, bool alike)
-{
-    const uint32_t n = alike ? 1 : op->nparts;
-
-    a->parts = calloc(n, sizeof(*a->parts));
-    if (!a->parts)
-        return -ENOMEM;
-    for (uint32_t i = 0; i < n; i++)
-        a->parts[i] = part_of(op->arrivals[i]);
-    a->m.agree.parts = a->parts;
-    a->m.agree.nparts = n;
-    return 0;
-}
-
-static int add_rows(struct agreement *a, const struct op *op)
-{
-    a->rows = calloc(op->nparts, sizeof(*a->rows));
-    if (!a->rows)
-        return -ENOMEM;
-    for (uint32_t i = 0; i < op->nparts; i++) {
-        const struct arrival *from = op->arrivals[i];
-
-        a->rows[i] = (struct peer_rows){ .rank = from->rank,
-                                         .counts = from->counts,
-                                         .ncounts = op->comm->nranks,
-                                         .expected = from->expected,
-                                         .nexpected = from->expected ? op->comm->nranks : 0,
-                                         .out_rows = from->out_rows };
-    }
-    a->m.agree.rows = a->rows;
-    a->m.agree.nrows = op->nparts;
-    return 0;
-}
-
-static int add_colors(struct agreement *a, const struct op *op)
-{
-    a->colors = calloc(op->nparts, sizeof(*a->colors));
-    if (!a->colors)
-        return -ENOMEM;
-    for (uint32_t i = 0; i < op->nparts; i++) {
-        const struct arrival *from = op->arrivals[i];
-
-        a->colors[i] = (struct peer_color){ from->rank, from->color, from->key };
-    }
-    a->m.agree.colors = a->colors;
-    a->m.agree.ncolors = op->nparts;
-    return 0;
-}
-
-/* Puts what the run sends to a node into what the node is told. */
-static void enclose(struct peer_agree *agree, const struct op *op, uint32_t node)
+/* Puts what the run sends to a node into what the node is told. Returns whether that is anything.
+ */
+static bool enclose(struct peer_agree *agree, const struct op *op, uint32_t node)
 {
     uint32_t bytes = 0;
     const void *payload = op->run ? run_enclosed(op->run, node, &bytes) : NULL;
@@ -105,30 +24,39 @@ static void enclose(struct peer_agree *agree, const struct op *op, uint32_t node
     agree->payload_bytes = agree->enclosed ? bytes : 0;
     if (op->letters)
         op->letters[node].delivered = agree->enclosed;
+    return agree->enclosed;
 }
 
-int talk_agree(const struct op *op, bool alike, uint64_t plan)
+/* All but what is enclosed is the same for every node, and is encoded once. */
+static void tell_nodes(const struct op *op, struct peer_message *m)
 {
     const struct nodes *n = op->comm->nodes;
-    struct agreement a = { .m = { .kind = PEER_AGREE,
-                                  .agree = { .sequence = op->sequence,
-                                             .plan = plan,
-                                             .piece = windows_piece(op),
-                                             .verdict = op->verdict } } };
-    int r = add_parts(&a, op, alike);
+    struct link_message encoded = nodes_encode(n, m);
+    bool encloses = false;
 
-    memcpy(a.m.agree.key, n->key, sizeof(n->key));
-    if (r == 0 && asks_for(op, COLLECTIVE_ALL_TO_ALL_V))
-        r = add_rows(&a, op);
-    if (r == 0 && asks_for(op, COLLECTIVE_SPLIT))
-        r = add_colors(&a, op);
-    for (uint32_t i = 0; r == 0 && i < n->placement->nnodes; i++) {
+    for (uint32_t i = 0; i < n->placement->nnodes; i++) {
+        const bool enclosed = encloses;
+
         if (i == n->own)
             continue;
-        enclose(&a.m.agree, op, i);
-        node_send(n, i, &a.m);
+        encloses = enclose(&m->agree, op, i);
+        if (encoded.len >= 0 && (encloses || enclosed))
+            encoded = nodes_encode_payload(n, &m->agree);
+        node_send_encoded(n, i, &encoded);
     }
-    agreement_fini(&a);
+}
+
+int talk_agree(struct op *op)
+{
+    struct telling own;
+    int r;
+
+    if (nodes_are_many(op->comm->nodes))
+        return gather_pass(op);
+    r = telling_init(&own, op);
+    if (r == 0)
+        tell_nodes(op, &(struct peer_message){ .kind = PEER_AGREE, .agree = own.agree });
+    telling_fini(&own);
     return r;
 }
 
@@ -161,9 +89,9 @@ void talk_fail(const struct comm *c)
     nodes_send(c->nodes, &m);
 }
 
-void talk_left(const struct comm *c, uint32_t rank)
+void talk_left(const struct comm *c, uint32_t rank, uint64_t sequence)
 {
-    struct peer_message m = { .kind = PEER_LEFT, .left = { .rank = rank } };
+    struct peer_message m = { .kind = PEER_LEFT, .left = { .rank = rank, .sequence = sequence } };
 
     memcpy(m.left.key, c->nodes->key, sizeof(m.left.key));
     nodes_send(c->nodes, &m);
@@ -193,7 +121,7 @@ static const char *check_sequence(const struct comm *c, uint32_t node, uint64_t 
     return NULL;
 }
 
-static void on_agree(struct comm *c, uint32_t node, const struct peer_agree *agree, uint64_t now)
+void talk_hear(struct comm *c, uint32_t node, const struct peer_agree *agree, uint64_t now)
 {
     const char *wrong = check_sequence(c, node, agree->sequence);
     const struct peer_part *first = &agree->parts[0];
@@ -218,8 +146,16 @@ static void on_agree(struct comm *c, uint32_t node, const struct peer_agree *agr
     c->nodes->items[node].agreed = agree->sequence;
     op_hear(op, node, remote, now);
     if (c->ngone > 0)
-        comm_check_left(c, first->d.kind, NULL, now);
+        comm_check_left(c, first->d.kind, NULL, agree->sequence, now);
     comm_check_leaving(c, now);
+}
+
+static void on_agree(struct comm *c, uint32_t node, const struct peer_agree *agree, uint64_t now)
+{
+    if (nodes_are_many(c->nodes))
+        talk_fail_for(c, node, "an agreement by itself, of many", now);
+    else
+        talk_hear(c, node, agree, now);
 }
 
 /* An unfinished operation; NULL: there is none of that number. */
@@ -237,26 +173,21 @@ static void on_settled(struct comm *c, uint32_t node, uint64_t sequence, const s
                        uint64_t now)
 {
     struct op *op = find_op(c, sequence);
-    const struct remote *remote = op ? op->remotes[node] : NULL;
 
-    if (!remote || remote->settled)
+    if (!op || !op_may_settle(op, node))
         talk_fail_for(c, node, "the end of what it has not begun", now);
     else
         op_hear_settled(op, node, e, now);
 }
 
-/* Whether something is unfinished that needs a rank of that node. */
-static bool is_awaited(const struct comm *c, uint32_t node, uint32_t rank)
+/* Whether something is unfinished that needs a rank, which takes part in nothing from `sequence`
+ * on. */
+static bool is_awaited(const struct comm *c, uint32_t rank, uint64_t sequence)
 {
-    const struct op *op;
-
-    list_for_each(op, &c->ops, link)
-        if (!op->remotes[node])
-            return true;
-    return offers_wait_for(c, rank);
+    return c->newest >= sequence || offers_wait_for(c, rank);
 }
 
-static void on_left(struct comm *c, uint32_t node, uint32_t rank, uint64_t now)
+static void on_left(struct comm *c, uint32_t node, uint32_t rank, uint64_t sequence, uint64_t now)
 {
     const struct nodes *n = c->nodes;
     struct seat *seat = rank < c->nranks ? &c->seats[rank] : NULL;
@@ -268,9 +199,10 @@ static void on_left(struct comm *c, uint32_t node, uint32_t rank, uint64_t now)
         return;
     }
     seat->state = SEAT_LEFT;
+    seat->end = sequence;
     c->nremote--;
     c->ngone++;
-    if (!is_awaited(c, node, rank))
+    if (!is_awaited(c, rank, sequence))
         return;
     text_add_label(&t, c);
     text_add_rank(&t, rank, (pid_t)seat->pid, n->items[node].host);
@@ -347,6 +279,9 @@ void talk_receive(struct comm *c, uint32_t node, const struct peer_message *m, u
     case PEER_AGREE:
         on_agree(c, node, &m->agree, now);
         break;
+    case PEER_GATHERED:
+        gather_receive(c, node, m, now);
+        break;
     case PEER_SETTLED:
         on_settled(c, node, m->settled.sequence, &m->settled.error, now);
         break;
@@ -354,7 +289,7 @@ void talk_receive(struct comm *c, uint32_t node, const struct peer_message *m, u
         on_fail(c, node, &m->fail.error, now);
         break;
     case PEER_LEFT:
-        on_left(c, node, m->left.rank, now);
+        on_left(c, node, m->left.rank, m->left.sequence, now);
         break;
     case PEER_OFFER:
         offers_hear(c, node, m, now);
@@ -381,6 +316,8 @@ static const uint8_t *key_of(const struct peer_message *m)
     switch (m->kind) {
     case PEER_AGREE:
         return m->agree.key;
+    case PEER_GATHERED:
+        return m->gathered.key;
     case PEER_SETTLED:
         return m->settled.key;
     case PEER_FAIL:
@@ -403,12 +340,7 @@ static const uint8_t *key_of(const struct peer_message *m)
 struct comm *talk_find(const struct comms *comms, const struct peer_message *m)
 {
     const uint8_t *key = key_of(m);
-    struct comm *c;
+    const struct nodes *n = key ? nodes_find(comms, key) : NULL;
 
-    if (!key)
-        return NULL;
-    list_for_each(c, &comms->comms, link)
-        if (c->nodes && !memcmp(c->nodes->key, key, PEER_KEY_BYTES))
-            return c;
-    return NULL;
+    return n ? n->comm : NULL;
 }

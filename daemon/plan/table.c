@@ -11,6 +11,7 @@ void table_init(struct table *t, uint64_t chunk_bytes)
     t->machine = machine_default;
     t->chunk_bytes = chunk_bytes;
     t->depth = DEPTH;
+    t->tree_above = TABLE_TREE_ABOVE;
 }
 
 static bool rule_before(const struct rule *r, enum collective_id kind, uint64_t min_bytes)

@@ -8,8 +8,9 @@
 #include "daemon/plan/placement.h"
 #include "daemon/plan/price.h"
 
-#define TABLE_RULES_MAX 256u
-#define TABLE_DEPTH_MAX 64u
+#define TABLE_RULES_MAX  256u
+#define TABLE_DEPTH_MAX  64u
+#define TABLE_TREE_ABOVE 16u /* unless a test says otherwise */
 
 /* From so many bytes of a rank's block on (up to the next rule of the kind), this algorithm. */
 struct rule {
@@ -22,6 +23,7 @@ struct table {
     struct machine machine;
     uint64_t chunk_bytes; /* of a rank's block in one chunk, where there is no budget */
     uint32_t depth;       /* chunks, or pieces of one, in flight; 1 to TABLE_DEPTH_MAX */
+    uint32_t tree_above;  /* nodes; more agree by way of each other, and not each with each */
     uint32_t nrules;
     struct rule rules[TABLE_RULES_MAX]; /* by kind, then ascending min_bytes */
 };

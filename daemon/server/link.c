@@ -138,22 +138,24 @@ static void link_keep(struct link *l, const void *bytes, size_t len)
     list_append(&l->kept, &kept->link);
 }
 
+void link_send_encoded(struct link *l, const struct link_message *m)
+{
+    if (l->state == LINK_UP)
+        wire_send_encoded(l->wire, m->bytes, m->len);
+    else if (l->state != LINK_LOST && m->len < 0)
+        link_fail(l, ERROR_SYSTEM, "cannot write a message to it");
+    else if (l->state != LINK_LOST)
+        link_keep(l, m->bytes, (size_t)m->len);
+}
+
 void link_send(struct link *l, const struct peer_message *m)
 {
-    const void *bytes;
-    int64_t len;
+    struct link_message encoded = { 0 };
 
     if (l->state == LINK_LOST)
         return;
-    if (l->state == LINK_UP) {
-        wire_send_message(l->wire, m);
-        return;
-    }
-    len = wires_encode(l->wires, m, &bytes);
-    if (len < 0)
-        link_fail(l, ERROR_SYSTEM, "cannot write a message to it");
-    else
-        link_keep(l, bytes, (size_t)len);
+    encoded.len = wires_encode(l->wires, m, &encoded.bytes);
+    link_send_encoded(l, &encoded);
 }
 
 void link_expect(struct link *l, int change)

@@ -50,6 +50,7 @@ void link_know(struct link *l, const struct party *p);
 /* Its wire is up: so is the link, and what was kept goes out. */
 void link_rise(struct link *l);
 void link_send(struct link *l, const struct peer_message *m);
+void link_send_encoded(struct link *l, const struct link_message *m);
 void link_expect(struct link *l, int change);
 const struct link_facts *link_facts(const struct link *l);
 /* "connecting", "awaited", "up". */

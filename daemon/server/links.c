@@ -311,12 +311,33 @@ static int ops_open(void *owner, const char *address, const char *node, bool dia
     return 0;
 }
 
+static struct link_message ops_encode(void *owner, const struct peer_message *m)
+{
+    struct links *links = owner;
+    struct link_message encoded = { 0 };
+
+    encoded.len = wires_encode(&links->wires, m, &encoded.bytes);
+    return encoded;
+}
+
+static struct link_message ops_encode_payload(void *owner, const struct peer_agree *agree)
+{
+    struct links *links = owner;
+    struct link_message encoded = { 0 };
+
+    encoded.len = peer_codec_encode_payload(links->wires.codec, agree, &encoded.bytes);
+    return encoded;
+}
+
 const struct link_ops link_ops = {
     .open = ops_open,
     .ref = link_ref,
     .unref = link_unref,
     .facts = link_facts,
     .send = link_send,
+    .encode = ops_encode,
+    .send_encoded = link_send_encoded,
+    .encode_payload = ops_encode_payload,
     .expect = link_expect,
 };
 

@@ -8,7 +8,7 @@
 #include <sys/types.h>
 
 #include "daemon/config.h"
-#include "daemon/server/map.h"
+#include "shared/map.h"
 
 enum quota_kind {
     QUOTA_SESSIONS,

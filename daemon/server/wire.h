@@ -108,6 +108,8 @@ void wire_send_message(struct wire *w, const struct peer_message *m);
 /* As peer_codec_encode(); what breaks a limit is this daemon's own fault, and logged as an error.
  */
 int64_t wires_encode(struct wires *ws, const struct peer_message *m, const void **ret);
+/* What cannot be written is the end of the wire. */
+void wire_send_encoded(struct wire *w, const void *bytes, int64_t len);
 /* WIRE_UP. +1, -1: while the sum is above 0 a silent peer is a lost one. */
 void wire_expect(struct wire *w, int change);
 /* WIRE_UP. Asks the other end for a sign of life: trusted() or ended() follow. */

@@ -125,15 +125,20 @@ int64_t wires_encode(struct wires *ws, const struct peer_message *m, const void 
     return len;
 }
 
-void wire_send_message(struct wire *w, const struct peer_message *m)
+void wire_send_encoded(struct wire *w, const void *bytes, int64_t len)
 {
-    const void *bytes;
-    int64_t len = wires_encode(w->ws, m, &bytes);
-
     if (len < 0)
         wire_doom(w, false, ERROR_SYSTEM, "cannot write a message to it: %s", strerror((int)-len));
     else
         wire_send(w, bytes, (size_t)len);
+}
+
+void wire_send_message(struct wire *w, const struct peer_message *m)
+{
+    const void *bytes = NULL;
+    int64_t len = wires_encode(w->ws, m, &bytes);
+
+    wire_send_encoded(w, bytes, len);
 }
 
 /* ---- the handshake ---- */

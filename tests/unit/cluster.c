@@ -22,7 +22,7 @@ struct letter {
 /* One end of a link; `from` is whose. */
 struct link {
     uint32_t from, to;
-    bool up;
+    bool up, muted;
     int refs, expects;
     struct transport_peer *peer;
     struct link_facts facts;
@@ -38,7 +38,7 @@ struct node {
     struct staging *staging;
     struct link *links[CLUSTER_NODES];
     bool hidden, muted;
-    char uuid[40], host[8], address[16];
+    char uuid[40], host[16], address[24];
 };
 
 static struct {
@@ -52,6 +52,20 @@ static struct {
     uint64_t at;        /* messages delivered, when ... */
     void (*what)(void); /* ... this happens */
 } w;
+
+static uint32_t tree_above = TABLE_TREE_ABOVE;
+
+void cluster_set_tree_above(uint32_t nnodes)
+{
+    tree_above = nnodes;
+}
+
+int cluster_over_a_tree(void **state)
+{
+    (void)state;
+    tree_above = 0;
+    return 0;
+}
 
 static uint32_t any(uint32_t n)
 {
@@ -111,21 +125,48 @@ static const struct link_facts *link_facts_of(const struct link *l)
     return &l->facts;
 }
 
-static void link_send(struct link *l, const struct peer_message *m)
+static void link_send_encoded(struct link *l, const struct link_message *m)
 {
-    const void *bytes;
-    int64_t len = peer_codec_encode(w.codec, m, &bytes);
     struct letter *letter = &l->queue[(l->first + l->n) % QUEUE];
 
-    if (len < 0)
-        fail_msg("message %d cannot be encoded: %lld", m->kind, (long long)len);
     assert_true(l->n < QUEUE);
-    letter->bytes = malloc((size_t)len + 1);
-    letter->len = (size_t)len;
-    memcpy(letter->bytes, bytes, (size_t)len);
+    letter->bytes = malloc((size_t)m->len + 1);
+    letter->len = (size_t)m->len;
+    memcpy(letter->bytes, m->bytes, (size_t)m->len);
     l->n++;
+}
+
+static struct link_message link_encode(void *links, const struct peer_message *m)
+{
+    struct link_message encoded = { 0 };
+
+    (void)links;
+    encoded.len = peer_codec_encode(w.codec, m, &encoded.bytes);
+    if (encoded.len < 0)
+        fail_msg("message %d cannot be encoded: %lld", m->kind, (long long)encoded.len);
     if (m->kind == PEER_AGREE)
         memcpy(w.key, m->agree.key, sizeof(w.key));
+    if (m->kind == PEER_GATHERED)
+        memcpy(w.key, m->gathered.key, sizeof(w.key));
+    return encoded;
+}
+
+static struct link_message link_encode_payload(void *links, const struct peer_agree *agree)
+{
+    struct link_message encoded = { 0 };
+
+    (void)links;
+    encoded.len = peer_codec_encode_payload(w.codec, agree, &encoded.bytes);
+    if (encoded.len < 0)
+        fail_msg("a payload cannot be encoded: %lld", (long long)encoded.len);
+    return encoded;
+}
+
+static void link_send(struct link *l, const struct peer_message *m)
+{
+    const struct link_message encoded = link_encode(NULL, m);
+
+    link_send_encoded(l, &encoded);
 }
 
 static void link_expect(struct link *l, int change)
@@ -134,8 +175,15 @@ static void link_expect(struct link *l, int change)
     assert_true(l->expects >= 0);
 }
 
-static const struct link_ops ops = { link_open,     link_ref,  link_unref,
-                                     link_facts_of, link_send, link_expect };
+static const struct link_ops ops = { .open = link_open,
+                                     .ref = link_ref,
+                                     .unref = link_unref,
+                                     .facts = link_facts_of,
+                                     .send = link_send,
+                                     .encode = link_encode,
+                                     .send_encoded = link_send_encoded,
+                                     .encode_payload = link_encode_payload,
+                                     .expect = link_expect };
 
 static void bring_up(struct link *a)
 {
@@ -207,6 +255,11 @@ void cluster_mute(uint32_t node, bool mute)
     w.nodes[node].muted = mute;
 }
 
+void cluster_mute_link(uint32_t from, uint32_t to, bool mute)
+{
+    w.nodes[from].links[to]->muted = mute;
+}
+
 static void deliver(struct link *l)
 {
     struct link *other = w.nodes[l->to].links[l->from];
@@ -234,6 +287,15 @@ void cluster_link(uint32_t a, uint32_t b)
 
 void cluster_forge(uint32_t from, uint32_t to, const struct peer_message *m)
 {
+    struct peer_message gathered = { .kind = PEER_GATHERED };
+
+    if (m->kind == PEER_AGREE && w.nnodes > tree_above) {
+        memcpy(gathered.gathered.key, m->agree.key, sizeof(gathered.gathered.key));
+        gathered.gathered.sequence = m->agree.sequence;
+        gathered.gathered.agrees = &m->agree;
+        gathered.gathered.nagrees = 1;
+        m = &gathered;
+    }
     link_send(w.nodes[from].links[to], m);
 }
 
@@ -264,7 +326,7 @@ static bool move_link(void)
             bring_up(l);
             return true;
         }
-        if (l && l->n && !w.nodes[l->from].muted) {
+        if (l && l->n && !l->muted && !w.nodes[l->from].muted) {
             deliver(l);
             return true;
         }
@@ -396,10 +458,11 @@ static void node_open(uint32_t i, uint64_t seed)
     struct local_config local = { .seed = seed * 3 + i + 1, .delayed = 1, .inline_percent = 20 };
     struct error e = { 0 };
 
-    snprintf(n->uuid, sizeof(n->uuid), "00000000-0000-0000-0000-00000000000%u", i);
+    snprintf(n->uuid, sizeof(n->uuid), "00000000-0000-0000-0000-0000000000%02u", i);
     snprintf(n->host, sizeof(n->host), "host%u", i);
     snprintf(n->address, sizeof(n->address), "host%u:7777", i);
     table_init(&table, 4096);
+    table.tree_above = tree_above;
     assert_int_equal(device_flaky.open(&(struct device_config){ 0 }, &n->device, NULL), 0);
     flaky_configure(n->device, &flaky);
     assert_int_equal(

@@ -11,8 +11,8 @@
 #include "daemon/exec/staging.h"
 #include "daemon/plan/table.h"
 
-#define CLUSTER_NODES 5u
-#define CLUSTER_RANKS 8u
+#define CLUSTER_NODES 33u
+#define CLUSTER_RANKS 40u
 #define CLUSTER_UID   1000u
 #define CLUSTER_BYTES (256u * 1024) /* of every rank's memory; the output begins half way */
 #define CLUSTER_TIME  (30u * 1000000u)
@@ -33,6 +33,11 @@ struct cluster_rank {
     struct member *child;
     uint32_t persistent;
 };
+
+/* From the next one on: of how many nodes each tells each what it asks. A setup for cmocka: of
+ * none; all agree over a tree. */
+void cluster_set_tree_above(uint32_t nnodes);
+int cluster_over_a_tree(void **state);
 
 void cluster_open(uint32_t nnodes, uint64_t seed);
 /* Everything must have been let go of. */
@@ -73,10 +78,11 @@ void cluster_kill(uint32_t node);
 void cluster_hide(uint32_t node);
 /* What it sends is not delivered. */
 void cluster_mute(uint32_t node, bool mute);
+void cluster_mute_link(uint32_t from, uint32_t to, bool mute);
 
 /* Two nodes that have nothing to do with each other have a link. */
 void cluster_link(uint32_t a, uint32_t b);
-/* What a node's daemon would not have sent to another. */
+/* What a node's daemon would not have sent to another. Over a tree an AGREE goes as GATHERED. */
 void cluster_forge(uint32_t from, uint32_t to, const struct peer_message *m);
 /* The key of the communicator that all are in, for AGREE, SETTLED and LEFT. */
 void cluster_give_key(struct peer_message *m);

@@ -706,5 +706,6 @@ int main(void)
         cmocka_unit_test(ends_of_a_pair_go_by_the_budget_of_the_source),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests_name("each tells each", tests, NULL, NULL) +
+           cmocka_run_group_tests_name("over a tree", tests, cluster_over_a_tree, NULL);
 }

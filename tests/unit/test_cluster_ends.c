@@ -469,5 +469,6 @@ int main(void)
         cmocka_unit_test(a_pair_does_not_outlive_its_other_end),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests_name("each tells each", tests, NULL, NULL) +
+           cmocka_run_group_tests_name("over a tree", tests, cluster_over_a_tree, NULL);
 }

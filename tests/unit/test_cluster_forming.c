@@ -349,5 +349,6 @@ int main(void)
         cmocka_unit_test(strangers_are_not_listened_to),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests_name("each tells each", tests, NULL, NULL) +
+           cmocka_run_group_tests_name("over a tree", tests, cluster_over_a_tree, NULL);
 }

@@ -93,6 +93,28 @@ TEST(big_messages_arrive_whole)
     link_ops.unref(l);
 }
 
+/* To links that are up, and to such as are on their way. */
+TEST(what_is_encoded_once_goes_to_several)
+{
+    struct comms *a = start(0), *b = start(1), *c = start(2);
+    struct link *to[2] = { dial(a, b), dial(a, c) };
+
+    for (uint64_t i = 0; i < 200; i++) {
+        const struct peer_message m = { .kind = PEER_ASK, .ask.sequence = i };
+        struct link_message encoded;
+
+        if (i == 100)
+            run_until(b->messages == 100 && c->messages == 100);
+        encoded = link_ops.encode(a->links, &m);
+        link_ops.send_encoded(to[0], &encoded);
+        link_ops.send_encoded(to[1], &encoded);
+    }
+    run_until(b->messages == 200 && c->messages == 200);
+    assert_true(b->in_order && c->in_order);
+    link_ops.unref(to[0]);
+    link_ops.unref(to[1]);
+}
+
 TEST(a_link_is_opened_once_however_it_is_named)
 {
     struct comms *a = start(0), *b = start(1);
@@ -564,6 +586,7 @@ int main(void)
         LINK_TEST(a_link_comes_up_over_the_newer_addresses_too),
         LINK_TEST(a_name_that_means_several_addresses_finds_the_one_that_answers),
         LINK_TEST(big_messages_arrive_whole),
+        LINK_TEST(what_is_encoded_once_goes_to_several),
         LINK_TEST(a_link_is_opened_once_however_it_is_named),
         LINK_TEST(what_was_sent_goes_out_though_nobody_holds_the_link_any_more),
         LINK_TEST(an_awaited_link_comes_up_when_the_other_side_dials),

@@ -111,6 +111,43 @@ TEST(decoded_message_can_be_encoded_by_the_same_codec)
     assert_memory_equal(first, again, (size_t)len);
 }
 
+/* The rest is not looked at again, nor disturbed by what was there before. */
+TEST(another_payload_makes_what_encoding_it_anew_makes)
+{
+    static uint8_t payload[PEER_ENCLOSED_MAX + 1];
+    static const uint32_t lengths[] = { 0, 1, 100, 127, 128, 5000, PEER_ENCLOSED_MAX, 3, 0 };
+    struct peer_message m = full_sample(PEER_AGREE), ask = full_sample(PEER_ASK);
+    const void *bytes, *again;
+    int64_t len;
+
+    forget();
+    memset(payload, 0x5a, sizeof(payload));
+    for (uint32_t i = 0; i < 2 * ARRAY_SIZE(lengths); i++) {
+        m.agree.payload_bytes = lengths[i / 2];
+        m.agree.payload = payload;
+        m.agree.enclosed = i % 2 || m.agree.payload_bytes;
+        len = peer_codec_encode(codec, &m, &bytes);
+        assert_true(len > 0);
+
+        uint8_t *anew = memcpy(take((size_t)len), bytes, (size_t)len);
+        struct peer_agree only = { .enclosed = true, .payload = payload, .payload_bytes = 777 };
+
+        assert_true(peer_codec_encode_payload(codec, &only, &again) > 777);
+        only.enclosed = m.agree.enclosed;
+        only.payload_bytes = m.agree.payload_bytes;
+        assert_int_equal(peer_codec_encode_payload(codec, &only, &again), len);
+        assert_memory_equal(anew, again, (size_t)len);
+    }
+    m.agree.payload_bytes = PEER_ENCLOSED_MAX + 1;
+    m.agree.enclosed = true;
+    assert_int_equal(peer_codec_encode_payload(codec, &m.agree, &again), -EMSGSIZE);
+    m.agree.payload_bytes = 1;
+    m.agree.enclosed = false;
+    assert_int_equal(peer_codec_encode_payload(codec, &m.agree, &again), -EMSGSIZE);
+    assert_true(peer_codec_encode(codec, &ask, &bytes) > 0);
+    assert_int_equal(peer_codec_encode_payload(codec, &m.agree, &again), -EINVAL);
+}
+
 /* ------------------------------------------------ the largest that is legal */
 
 TEST(longest_lists_come_back_as_they_went)
@@ -209,6 +246,7 @@ int main(void)
         cmocka_unit_test(what_would_disturb_a_terminal_is_replaced),
         cmocka_unit_test(unknown_fields_are_ignored),
         cmocka_unit_test(decoded_message_can_be_encoded_by_the_same_codec),
+        cmocka_unit_test(another_payload_makes_what_encoding_it_anew_makes),
         cmocka_unit_test(longest_lists_come_back_as_they_went),
         cmocka_unit_test(longest_lists_of_the_shortest_entries_come_back_as_they_went),
         cmocka_unit_test(longest_message_comes_back_and_a_longer_one_does_not_go),

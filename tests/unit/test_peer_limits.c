@@ -357,6 +357,44 @@ static void payload_not_enclosed(wire_message *w, struct peer_message *m)
     m->agree.enclosed = false;
 }
 
+static void no_gathered(wire_message *w, struct peer_message *m)
+{
+    w->gathered->n_agrees = 0;
+    m->gathered.nagrees = 0;
+}
+
+static void many_gathered(wire_message *w, struct peer_message *m)
+{
+    struct peer_agree *agrees = take((PEER_NODES_MAX + 1) * sizeof(*agrees));
+    struct peer_part *parts = parts_of(PEER_NODES_MAX + 1, (struct peer_part){ 0 });
+
+    for (uint32_t i = 0; i <= PEER_NODES_MAX; i++)
+        agrees[i] = (struct peer_agree){ .parts = &parts[i], .nparts = 1 };
+    w->gathered->agrees = repeat(w->gathered->agrees, PEER_NODES_MAX + 1);
+    w->gathered->n_agrees = PEER_NODES_MAX + 1;
+    m->gathered.agrees = agrees;
+    m->gathered.nagrees = PEER_NODES_MAX + 1;
+}
+
+static void same_gathered_twice(wire_message *w, struct peer_message *m)
+{
+    struct peer_agree *agrees = take(2 * sizeof(*agrees));
+
+    agrees[0] = agrees[1] = m->gathered.agrees[1];
+    w->gathered->agrees[0] = w->gathered->agrees[1];
+    m->gathered.agrees = agrees;
+}
+
+static void gathered_without_parts(wire_message *w, struct peer_message *m)
+{
+    struct peer_agree *agrees = take(2 * sizeof(*agrees));
+
+    memcpy(agrees, m->gathered.agrees, 2 * sizeof(*agrees));
+    agrees[1].nparts = 0;
+    w->gathered->agrees[1]->n_parts = 0;
+    m->gathered.agrees = agrees;
+}
+
 static void many_missing(wire_message *w, struct peer_message *m)
 {
     w->missing->ranks = repeat(w->missing->ranks, RANKS_MAX + 1);
@@ -429,6 +467,10 @@ static const struct fault {
     { PEER_AGREE, axes_of_part, "9 axes" },
     { PEER_AGREE, long_enclosed, "8193 are more than 8192" },
     { PEER_AGREE, payload_not_enclosed, "not enclosed" },
+    { PEER_GATHERED, no_gathered, "no agreements" },
+    { PEER_GATHERED, many_gathered, "agreements: 4097" },
+    { PEER_GATHERED, same_gathered_twice, "agreements do not ascend" },
+    { PEER_GATHERED, gathered_without_parts, "no parts" },
     { PEER_MISSING, many_missing, "ranks: 4097" },
     { PEER_MISSING, same_missing_twice, "ranks do not ascend" },
     { PEER_MISSING, long_last, "last is longer than 127" },
@@ -489,6 +531,8 @@ static ProtobufCBinaryData *secret_of(wire_message *w)
         return &w->form->key;
     case RUCCL__PEER__V1__PEER_MESSAGE__BODY_AGREE:
         return &w->agree->key;
+    case RUCCL__PEER__V1__PEER_MESSAGE__BODY_GATHERED:
+        return &w->gathered->key;
     case RUCCL__PEER__V1__PEER_MESSAGE__BODY_SETTLED:
         return &w->settled->key;
     case RUCCL__PEER__V1__PEER_MESSAGE__BODY_FAIL:
@@ -531,7 +575,7 @@ TEST(keys_nonces_and_proofs_of_another_length_are_refused)
             assert_wire_refused(w, " bytes but ");
         }
     }
-    assert_int_equal(seen, 12);
+    assert_int_equal(seen, 13);
 }
 
 TEST(welcome_without_a_hello_is_refused)
@@ -579,7 +623,7 @@ TEST(error_with_ranks_that_do_not_add_up_is_refused)
 
 TEST(message_without_a_known_body_is_refused)
 {
-    static const uint8_t later[] = { 0xb2, 0x01, 0 }; /* field 22, which is none yet */
+    static const uint8_t later[] = { 0xba, 0x01, 0 }; /* field 23, which is none yet */
 
     assert_refused("", 0, "says nothing known");
     assert_refused(later, sizeof(later), "says nothing known");

@@ -1,4 +1,4 @@
-#include "daemon/server/map.h"
+#include "shared/map.h"
 
 #include <errno.h>
 #include <stdlib.h>

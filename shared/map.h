@@ -2,8 +2,8 @@
  * A map from 64-bit keys to pointers. Keys may be a client's choice: they are mixed with a random
  * seed, so that no choice of them makes look-ups slow.
  */
-#ifndef DAEMON_SERVER_MAP_H
-#define DAEMON_SERVER_MAP_H
+#ifndef SHARED_MAP_H
+#define SHARED_MAP_H
 
 #include "shared/base.h"
 
