@@ -60,6 +60,8 @@ static int run_with_network(struct server_parts *parts, const struct network *ne
     r = engine_new(parts->device, network->transport, network->staging, &parts->engine);
     if (r < 0)
         return error_set_errno(e, -r, "making the engine");
+    if (parts->gpus)
+        engine_add_device(parts->engine, parts->gpus);
     r = serve(parts, network, e);
     if (r != -ERROR_ABORTED)
         engine_free(parts->engine);
@@ -79,7 +81,34 @@ static int run_with_device(struct server_parts *parts, struct error *e)
     return r;
 }
 
-/* Order matters: the server's parts end before the engine, the engine before network and device.
+static const struct device_ops *find_row(const char *name)
+{
+    for (uint32_t i = 0; device_rows[i]; i++)
+        if (!strcmp(device_rows[i]->name, name))
+            return device_rows[i];
+    return NULL;
+}
+
+/* All GPUs are those that there are, which may be none, and then `why` says so; GPUs that are named
+ * must be there. Return: 0, or -code worded in `why`. */
+static int open_gpus(struct server_parts *parts, struct error *why)
+{
+    const char *gpus = parts->config->gpus;
+    const struct device_ops *row = find_row("cuda");
+    int r;
+
+    if (!row || !*gpus || !strcmp(gpus, "none"))
+        return 0;
+    r = row->open(&(struct device_config){ .gpus = gpus }, &parts->gpus, why);
+    if (r == 0 || strcmp(gpus, "all") != 0)
+        return r;
+    if (r != -ERROR_NOT_FOUND)
+        log_warning(NULL, "no GPU is served: %s", why->text);
+    parts->no_gpus = why->text;
+    return 0;
+}
+
+/* Order matters: the server's parts end before the engine, the engine before network and devices.
  * Told to stop at once, whatever is in use stays. */
 static int run(struct config *config, int argc, char **argv, struct error *e)
 {
@@ -90,19 +119,27 @@ static int run(struct config *config, int argc, char **argv, struct error *e)
         .kernels = kernel_row_best()->name,
         .overflow_uid = overflow_uid(),
     };
+    struct error no_gpus = { 0 };
     int r;
 
     /* for the device's threads, which inherit it. Not everybody may, and it is about speed alone */
     setpriority(PRIO_PROCESS, 0, -(int)config->priority);
     r = device_host.open(&(struct device_config){ .nworkers = (unsigned)config->workers },
                          &parts.device, e);
+    if (r < 0)
+        return r;
+    r = open_gpus(&parts, &no_gpus);
     setpriority(PRIO_PROCESS, 0, 0);
 
     if (r < 0)
+        *e = no_gpus;
+    else
+        r = run_with_device(&parts, e);
+    if (r == -ERROR_ABORTED)
         return r;
-    r = run_with_device(&parts, e);
-    if (r != -ERROR_ABORTED)
-        parts.device->ops->close(parts.device);
+    if (parts.gpus)
+        parts.gpus->ops->close(parts.gpus);
+    parts.device->ops->close(parts.device);
     return r;
 }
 

@@ -245,7 +245,7 @@ static int arrival_take(struct arrival *a, const struct post *post)
 /* Everything but `d`, field by field: to clear the whole takes longer than a start's other steps.
  */
 static void arrival_init(struct arrival *a, struct member *m, uint64_t serial,
-                         struct progress_cell *cell, uint64_t now)
+                         struct progress_cell *cell, struct fence *fence, uint64_t now)
 {
     a->comm = m->comm;
     a->member = m;
@@ -262,6 +262,7 @@ static void arrival_init(struct arrival *a, struct member *m, uint64_t serial,
     a->makes_persistent = false;
     a->starts = 0;
     a->cell = cell;
+    a->fence = fence_ref(fence);
     a->rejection = NULL;
 }
 
@@ -273,7 +274,7 @@ int arrival_new(const struct post *post, struct member *m, uint64_t now, struct 
 
     if (!a)
         return -ENOMEM;
-    arrival_init(a, m, post->serial, post->cell, now);
+    arrival_init(a, m, post->serial, post->cell, post->fence, now);
     a->out_rows = post->out_rows;
     a->color = post->color;
     a->key = post->key;
@@ -297,13 +298,14 @@ int arrival_new(const struct post *post, struct member *m, uint64_t now, struct 
 }
 
 int arrival_new_start(struct member *m, uint32_t id, enum collective_id kind, uint64_t serial,
-                      struct progress_cell *cell, uint64_t now, struct arrival **ret)
+                      struct progress_cell *cell, struct fence *fence, uint64_t now,
+                      struct arrival **ret)
 {
     struct arrival *a = alloc(m->comm);
 
     if (!a)
         return -ENOMEM;
-    arrival_init(a, m, serial, cell, now);
+    arrival_init(a, m, serial, cell, fence, now);
     a->d = (struct descriptor){ .kind = kind }; /* all of it is told to other nodes */
     a->starts = id;
     *ret = a;
@@ -314,6 +316,7 @@ void arrival_drop_memory(struct arrival *a)
 {
     operand_drop(&a->in);
     operand_drop(&a->out);
+    a->fence = fence_unref(a->fence);
 }
 
 struct arrival *arrival_free(struct arrival *a)

@@ -20,6 +20,7 @@ struct arrival {
     struct operand in, out;       /* hold references; no mapping where nothing is touched */
     uint64_t in_bytes, out_bytes; /* 0 where there is no such tensor, or an empty one */
     struct run_stage stage;
+    struct fence *fence; /* holds a reference; NULL: none */
     uint64_t out_rows;
     uint64_t *counts, *expected; /* [d.nranks] or NULL; the exchanges only */
     int32_t color, key;
@@ -38,7 +39,8 @@ int arrival_new(const struct post *post, struct member *m, uint64_t now, struct 
 
 /* The start of a persistent operation of this kind; without a check. Return: 0 or -ENOMEM. */
 int arrival_new_start(struct member *m, uint32_t id, enum collective_id kind, uint64_t serial,
-                      struct progress_cell *cell, uint64_t now, struct arrival **ret);
+                      struct progress_cell *cell, struct fence *fence, uint64_t now,
+                      struct arrival **ret);
 
 /* The first rejection stands; copied. Return: 0 or -ENOMEM. */
 int arrival_reject(struct arrival *a, const struct error *why);
@@ -56,7 +58,7 @@ static inline bool operand_is_faulty(const struct operand *o)
 void operand_take(struct operand *o, const struct operand *from);
 void operand_drop(struct operand *o);
 
-/* Lets go of the tensors. */
+/* Lets go of the tensors, and of the fence. */
 void arrival_drop_memory(struct arrival *a);
 /* Returns NULL; NULL is allowed. */
 struct arrival *arrival_free(struct arrival *a);

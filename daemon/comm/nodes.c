@@ -314,7 +314,7 @@ bool nodes_are_up(struct nodes *n)
 }
 
 /* What one piece of an operation stages, about, unless a larger budget lets it stage more: a chunk
- * of every node's. */
+ * of every node's. What bounces counts as under way for a piece's length, and so is within it. */
 static uint64_t promise(const struct nodes *n)
 {
     uint64_t bytes = UINT64_MAX;

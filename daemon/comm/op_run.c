@@ -20,14 +20,52 @@ static bool part_is_faulty(const struct op *op, uint32_t part)
     return operand_is_faulty(p ? &p->in : &a->in) || operand_is_faulty(p ? &p->out : &a->out);
 }
 
+static bool operand_is_on(const struct operand *o, const struct device *device)
+{
+    return o->mapping && o->mapping->device == device;
+}
+
+/* Whether a part has a tensor, or a stream of work, on this device. */
+static bool part_is_on(const struct op *op, uint32_t part, const struct device *device)
+{
+    const struct arrival *a = op->arrivals[part];
+    const struct persistent_part *p = op->persistent ? &op->persistent->parts[part] : NULL;
+
+    if (!a)
+        return false;
+    return operand_is_on(p ? &p->in : &a->in, device) ||
+           operand_is_on(p ? &p->out : &a->out, device) || (a->fence && a->fence->device == device);
+}
+
+/* Appends what has gone wrong with the GPUs, if it has to do with them. */
+static void explain_gpus(const struct op *op, struct text *t)
+{
+    const struct device *gpus = engine_gpus(op->comm->comms->config.engine);
+    bool any = false;
+
+    for (uint32_t i = 0; gpus && !any && i < op->nparts; i++)
+        any = part_is_on(op, i, gpus);
+    if (any)
+        gpus->ops->explain(gpus, t);
+}
+
 void op_run_error(const struct op *op, int err, struct error *ret)
 {
+    struct text t = { 0 };
+
+    if (err == EIO)
+        explain_gpus(op, &t);
+    if (t.len) {
+        error_set(ret, ERROR_SYSTEM, "moving its data: %s", t.s);
+        return;
+    }
     if (err != EFAULT) {
         error_set_errno(ret, err, "moving its data");
         return;
     }
     error_set(ret, ERROR_MEMORY_FAULT,
-              "memory of a tensor could not be backed with pages; its region is lost");
+              "memory of a tensor could not be backed with pages, or its GPU failed; its region is "
+              "lost");
     for (uint32_t i = 0; i < op->nparts; i++)
         if (part_is_faulty(op, i))
             error_add_rank(ret, op->arrivals[i]->rank);
@@ -122,6 +160,18 @@ static const struct run_memory *bind_memory(struct op *op)
     return m;
 }
 
+/* Of the parts that have one. Returns how many. */
+static uint32_t bind_fences(const struct op *op)
+{
+    struct fence **fences = run_fences(op->run);
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < op->nparts; i++)
+        if (op->arrivals[i] && op->arrivals[i]->fence)
+            fences[n++] = op->arrivals[i]->fence;
+    return n;
+}
+
 static const struct run_network *bind_network(struct op *op)
 {
     const struct nodes *n = op->comm->nodes;
@@ -168,6 +218,8 @@ int op_start_run(struct op *op, enum run_start start)
                         .algorithm = op->algorithm,
                         .exchange = op->exchange,
                         .memory = bind_memory(op),
+                        .fences = run_fences(op->run),
+                        .nfences = bind_fences(op),
                         .depth = op->depth,
                         .network = bind_network(op),
                         .budget_bytes = d->budget,

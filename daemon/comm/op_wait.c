@@ -215,6 +215,26 @@ static void add_unsettled(const struct op *op, struct text *t, struct error *e)
     }
 }
 
+/* Ranks of this node whose own work on their GPUs is not done. */
+static void add_fenced(const struct op *op, struct text *t, struct error *e)
+{
+    const char *between = "; work on the GPU before it is waited for: ";
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < op->nparts; i++) {
+        const struct arrival *a = op->arrivals[i];
+
+        if (!a || !a->member || !a->fence || a->fence->device->ops->fence_passed(a->fence) != 0)
+            continue;
+        error_add_rank(e, a->rank);
+        if (n++ >= LAST_CALLS)
+            continue;
+        text_add(t, "%s", between);
+        text_add_rank(t, a->rank, a->member->pid, op->comm->comms->config.host);
+        between = ", ";
+    }
+}
+
 /* The payload's connection was seen to be lost, and its link was not. */
 static void cut_error(const struct op *op, struct error *ret)
 {
@@ -241,7 +261,9 @@ void op_timeout_error(const struct op *op, uint64_t now, struct error *ret)
         add_unsettled(op, &t, ret);
     } else {
         text_add(&t, " of moving data");
-        if (op->run)
+        if (op->run && run_is_fenced(op->run))
+            add_fenced(op, &t, ret);
+        else if (op->run)
             windows_add_laggards(op, &t, ret);
     }
     error_set(ret, ERROR_TIMEOUT, "%s", t.s);

@@ -200,8 +200,8 @@ int member_start(struct member *m, uint32_t id, uint64_t serial, struct progress
     struct arrival *a;
     int r;
 
-    (void)fence;
-    r = arrival_new_start(m, id, p ? p->recipe->d.kind : COLLECTIVE_NONE, serial, cell, now, &a);
+    r = arrival_new_start(m, id, p ? p->recipe->d.kind : COLLECTIVE_NONE, serial, cell, fence, now,
+                          &a);
     if (r == 0 && !good) {
         r = check_start(a, p, id);
         if (r < 0)

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "daemon/exec/bounce.h"
+
 /* An operation that touches no more than this runs at once: a wake-up costs more than the work. */
 #define SMALL_RUN_BYTES (1024u * 1024)
 
@@ -35,6 +37,18 @@ static uint32_t part_of_rank(const struct run *run, uint32_t rank)
     return n && n->nodes ? n->nodes->index[rank] : rank;
 }
 
+/* Of a tensor's span that of the i-th part here, if it is a SPAN_EACH. */
+static uint32_t part_of(const struct run *run, const struct span *span, uint32_t i)
+{
+    return span->rank == SPAN_EACH ? i : part_of_rank(run, span->rank);
+}
+
+static bool span_is_far(const struct run *run, const struct span *span, uint32_t i)
+{
+    return run->bounces && span_is_tensor(span) &&
+           run->far[2 * part_of(run, span, i) + (span->buffer == BUFFER_OUT)];
+}
+
 /* Where an element of a part is from the first byte of its buffer. */
 static uint64_t place_of(const struct run *run, enum buffer buffer, uint32_t part, uint64_t element)
 {
@@ -56,7 +70,7 @@ static void *span_at(const struct run *run, const struct slot *s, const struct s
         return s->scratch + span->offset * run->width;
     if (span->buffer == BUFFER_PARTIAL)
         return s->partials + span->offset * run->wide;
-    part = span->rank == SPAN_EACH ? i : part_of_rank(run, span->rank);
+    part = part_of(run, span, i);
     return (char *)(in ? m->in : m->out)[part] +
            place_of(run, span->buffer, part, s->first + span->offset);
 }
@@ -149,8 +163,9 @@ static void bind_reduction(const struct run *run, const struct span *src, const 
 static void task_small(struct run *run, const struct slot *s, struct run_task *t)
 {
     t->task.ntasks = units_at_once(run) * s->plan->nsteps;
-    t->task.small = t->touched <= SMALL_STEP_BYTES ||
-                    t->touched <= SMALL_RUN_BYTES / t->task.ntasks || run->enclosure.waiting;
+    t->task.small = run->device == run->means->device &&
+                    (t->touched <= SMALL_STEP_BYTES ||
+                     t->touched <= SMALL_RUN_BYTES / t->task.ntasks || run->enclosure.waiting);
 }
 
 int bind_task(struct run *run, struct slot *s, uint32_t index, struct run_task *t)
@@ -222,11 +237,10 @@ int bind_message(struct run *run, struct slot *s, uint32_t index, struct message
     const struct span *spans = &s->plan->spans[step->first_span];
     const struct run_network *network = run->spec.network;
     const uint32_t nspans = step->nsrc + step->ndst;
-    int r;
+    const uint32_t nparts = parts_of(run, spans, nspans);
 
-    r = message_reserve(m, parts_of(run, spans, nspans));
-    if (r < 0)
-        return r;
+    if (message_reserve(m, nparts) < 0 || bounce_reserve(m, run->bounces ? nparts : 0) < 0)
+        return -ENOMEM;
     m->slot = s;
     m->step = index;
     m->counted = 0;
@@ -238,8 +252,11 @@ int bind_message(struct run *run, struct slot *s, uint32_t index, struct message
         const uint64_t bytes = spans[i].count * span_width(run, &spans[i]);
         const uint32_t n = span_parts(run, &spans[i]);
 
-        for (uint32_t k = 0; k < n; k++)
-            message_add(m, span_at(run, s, &spans[i], k), bytes);
+        for (uint32_t k = 0; k < n; k++) {
+            void *at = span_at(run, s, &spans[i], k);
+
+            message_add(m, span_is_far(run, &spans[i], k) ? bounce_add(m, at, bytes) : at, bytes);
+        }
         m->counted += span_is_tensor(&spans[i]) ? n * bytes : 0;
     }
     return 0;
@@ -252,5 +269,17 @@ uint64_t bind_message_bytes(const struct run *run, const struct plan *p, const s
 
     for (uint32_t i = 0; i < step->nsrc + step->ndst; i++)
         bytes += span_parts(run, &spans[i]) * spans[i].count * span_width(run, &spans[i]);
+    return bytes;
+}
+
+uint64_t bind_message_far(const struct run *run, const struct plan *p, const struct step *step)
+{
+    const struct span *spans = &p->spans[step->first_span];
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < step->nsrc + step->ndst; i++)
+        for (uint32_t k = 0; k < span_parts(run, &spans[i]); k++)
+            if (span_is_far(run, &spans[i], k))
+                bytes += spans[i].count * span_width(run, &spans[i]);
     return bytes;
 }

@@ -1,5 +1,6 @@
 #include "daemon/exec/engine.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -36,6 +37,12 @@ int engine_new(struct device *device, struct transport *transport, struct stagin
     list_init(&e->runs);
     *ret = e;
     return 0;
+}
+
+void engine_add_device(struct engine *e, struct device *gpus)
+{
+    assert(!e->means.gpus && list_empty(&e->runs));
+    e->means.gpus = gpus;
 }
 
 struct engine *engine_free(struct engine *e)
@@ -154,6 +161,8 @@ static void engine_poll_transport(struct engine *e)
 int engine_poll(struct engine *e)
 {
     device_poll(e->means.device);
+    if (e->means.gpus)
+        device_poll(e->means.gpus);
     engine_poll_transport(e);
 
     /* done() may submit, cancel and free any run, so each is taken out before its turn. */
@@ -175,6 +184,7 @@ int engine_poll(struct engine *e)
 bool engine_wants_turn(const struct engine *e)
 {
     return e->wants_turn || e->means.stirred || device_wants_turn(e->means.device) ||
+           (e->means.gpus && device_wants_turn(e->means.gpus)) ||
            (e->transport && e->transport->ops->wants_turn(e->transport));
 }
 
@@ -188,7 +198,17 @@ int engine_fd(const struct engine *e)
     return e->means.device->ops->fd(e->means.device);
 }
 
+int engine_gpu_fd(const struct engine *e)
+{
+    return e->means.gpus ? e->means.gpus->ops->fd(e->means.gpus) : -1;
+}
+
 int engine_transport_fd(const struct engine *e)
 {
     return e->transport ? e->transport->ops->fd(e->transport) : -1;
+}
+
+const struct device *engine_gpus(const struct engine *e)
+{
+    return e->means.gpus;
 }

@@ -1,7 +1,8 @@
 /*
- * The engine: makes runs happen, one device and one transport, in a fair order: each turn gives
- * every run its share. Loop thread only; never blocks. Small steps run at once on the loop thread,
- * and the device may use it for larger ones, but no turn does more than a bounded amount of either.
+ * The engine: makes runs happen, by a device for host memory, one for GPUs where there are any, and
+ * one transport, in a fair order: each turn gives every run its share. Loop thread only; never
+ * blocks. Small steps run at once on the loop thread, and the device may use it for larger ones,
+ * but no turn does more than a bounded amount of either.
  */
 #ifndef DAEMON_EXEC_ENGINE_H
 #define DAEMON_EXEC_ENGINE_H
@@ -18,6 +19,9 @@ struct engine;
  */
 int engine_new(struct device *device, struct transport *transport, struct staging *staging,
                struct engine **ret);
+/* Another device: runs that touch memory of it are its own. It stays the caller's and must outlive
+ * engine and staging. Once, before any run. */
+void engine_add_device(struct engine *engine, struct device *gpus);
 /* No run may be active. Returns NULL. */
 struct engine *engine_free(struct engine *engine);
 
@@ -45,9 +49,9 @@ int engine_resume(struct engine *engine, struct run *run);
 /* Stops a pending run. Return: 0, it is over now (done() does not run), or ENGINE_PENDING. */
 int engine_cancel(struct engine *engine, struct run *run);
 
-/* Collects what the device and the network finished and issues more. Call when engine_fd() or
- * engine_transport_fd() is readable, and again as long as it returns ENGINE_PENDING, letting the
- * loop take a turn in between. */
+/* Collects what the devices and the network finished and issues more. Call when engine_fd(),
+ * engine_gpu_fd() or engine_transport_fd() is readable, and again as long as it returns
+ * ENGINE_PENDING, letting the loop take a turn in between. */
 int engine_poll(struct engine *engine);
 
 /* Whether engine_poll() has something to do without waiting for a descriptor. May become so outside
@@ -58,7 +62,12 @@ bool engine_wants_turn(const struct engine *engine);
 bool engine_works(const struct engine *engine);
 
 int engine_fd(const struct engine *engine);
+/* -1 without another device. */
+int engine_gpu_fd(const struct engine *engine);
 /* -1 without a transport. */
 int engine_transport_fd(const struct engine *engine);
+
+/* The other device; NULL: there is none. */
+const struct device *engine_gpus(const struct engine *engine);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "daemon/exec/bind.h"
+#include "daemon/exec/bounce.h"
 #include "daemon/exec/units.h"
 
 /* ---- by the transport */
@@ -29,9 +30,10 @@ void messages_fini(struct run *run)
 {
     struct message *m, *tmp;
 
-    assert(list_empty(&run->under_way));
+    assert(list_empty(&run->under_way) && list_empty(&run->bouncing));
     list_for_each_safe(m, tmp, &run->messages, link) {
         free(m->parts);
+        free(m->bounce.copies);
         free(m);
     }
     free(run->enclosure.bytes);
@@ -51,6 +53,15 @@ static void message_over(struct message *m, int r)
         run_step_done(run, m->slot, m->step);
 }
 
+/* Of a receive, its bytes are here. */
+static void message_arrived(struct message *m, int r)
+{
+    if (r == 0 && m->slot && m->slot->plan->steps[m->step].kind == STEP_RECV && bounce_is_needed(m))
+        bounce_start(m, false, message_over);
+    else
+        message_over(m, r);
+}
+
 static void message_done(struct transfer *t, int r)
 {
     struct message *m = t->owner;
@@ -58,7 +69,7 @@ static void message_done(struct transfer *t, int r)
     m->run->in_flight--;
     m->run->means->stirred = true;
     list_remove(&m->link);
-    message_over(m, r);
+    message_arrived(m, r);
 }
 
 /* The transport may touch the memory within the call. */
@@ -84,8 +95,17 @@ static void message_start(struct message *m, uint32_t peer, bool send)
         run->in_flight++;
         list_append(&run->under_way, &m->link);
     } else {
-        message_over(m, r);
+        message_arrived(m, r);
     }
+}
+
+/* Of a send, its bytes have been copied from the GPUs. */
+static void message_departs(struct message *m, int r)
+{
+    if (r < 0)
+        message_over(m, r);
+    else
+        message_start(m, m->slot->plan->steps[m->step].peer, true);
 }
 
 /* A message that is bound to the step. NULL: there was no memory, and the run has failed. */
@@ -110,6 +130,7 @@ void messages_cancel(struct run *run)
     run->cancelled = true;
     list_for_each_safe(m, tmp, &run->under_way, link)
         transfer_cancel(&m->transfer);
+    bounce_cancel(run);
 }
 
 /* ---- with an agreement */
@@ -182,6 +203,12 @@ int messages_prepare(struct run *run)
     return e->wanted ? enclosure_reserve(e, bytes) : 0;
 }
 
+void messages_forgo(struct run *run)
+{
+    run->enclosure.wanted = false;
+    run->enclosure.waiting = 0;
+}
+
 bool messages_may_collect(const struct run *run, const struct step *step)
 {
     return run->enclosure.wanted && step->kind == STEP_SEND;
@@ -239,8 +266,10 @@ static void message_read(struct message *m, const struct step *step)
 
     message_copy(m, NULL,
                  letter + bytes_before(m->run, m->slot->plan, STEP_RECV, step->peer, step->tag));
-    m->counted = 0;
-    message_over(m, 0);
+    if (!bounce_is_needed(m))
+        m->counted = 0;
+    run_count(m->run, m->counted);
+    message_arrived(m, 0);
 }
 
 uint64_t messages_issue(struct run *run, struct slot *s, uint32_t index)
@@ -260,7 +289,10 @@ uint64_t messages_issue(struct run *run, struct slot *s, uint32_t index)
     } else {
         assert(step->kind == STEP_RECV || !run->letters || !run->letters[step->peer].delivered);
         run_count(run, m->counted);
-        message_start(m, step->peer, step->kind == STEP_SEND);
+        if (step->kind == STEP_SEND && bounce_is_needed(m))
+            bounce_start(m, true, message_departs);
+        else
+            message_start(m, step->peer, step->kind == STEP_SEND);
         bytes = s->state[index] == STEP_DONE ? bytes : 0;
     }
     return bytes;
@@ -322,6 +354,5 @@ void messages_release(struct run *run, const struct run_letter *letters)
         else if (!run_stopped(run))
             message_send_enclosed(run, s, i);
     }
-    run->enclosure.wanted = false;
-    run->enclosure.waiting = 0;
+    messages_forgo(run);
 }

@@ -11,6 +11,9 @@ void messages_fini(struct run *run);
  * -EOVERFLOW. */
 int messages_prepare(struct run *run);
 
+/* Nothing is to be enclosed: of a run that touches memory of GPUs. Before anything is issued. */
+void messages_forgo(struct run *run);
+
 /* Whether a held run may do this step, a message, before it is released. */
 bool messages_may_collect(const struct run *run, const struct step *step);
 

@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "daemon/exec/bind.h"
+#include "daemon/exec/bounce.h"
 #include "daemon/exec/messages.h"
+#include "daemon/exec/slot.h"
 #include "daemon/exec/units.h"
 #include "daemon/plan/price.h"
 
@@ -15,9 +17,6 @@
 
 /* Tasks of one run that the device may hold; enough to keep its workers busy. */
 #define TASKS_MAX 16u
-
-/* Partials stand on such a boundary, behind scratch. */
-#define STAGING_ALIGN 64u
 
 /* ---- one run for many operations */
 
@@ -66,8 +65,11 @@ int run_new(uint32_t nparts, uint32_t depth, struct run **ret)
     list_init(&run->tasks);
     list_init(&run->messages);
     list_init(&run->under_way);
+    list_init(&run->bouncing);
     run->slots = calloc(depth, sizeof(*run->slots));
-    if (!run->slots || run_memory_init(&run->memory, nparts) < 0) {
+    run->fences = calloc(nparts, sizeof(struct fence *));
+    run->far = calloc(2 * (size_t)nparts, sizeof(*run->far));
+    if (!run->slots || !run->fences || !run->far || run_memory_init(&run->memory, nparts) < 0) {
         run_free(run);
         return -ENOMEM;
     }
@@ -93,13 +95,11 @@ struct run *run_free(struct run *run)
     list_for_each_safe(t, tmp, &run->tasks, link)
         task_free(t);
     messages_fini(run);
-    for (uint32_t i = 0; run->slots && i < run->depth; i++) {
-        assert(!run->slots[i].staging);
-        plan_fini(&run->slots[i].own);
-        free(run->slots[i].state);
-        free(run->slots[i].turn);
-    }
+    for (uint32_t i = 0; run->slots && i < run->depth; i++)
+        slot_fini(&run->slots[i]);
     free(run->slots);
+    free(run->fences);
+    free(run->far);
     run_memory_fini(&run->memory);
     free(run);
     return NULL;
@@ -110,6 +110,11 @@ struct run_memory *run_memory(struct run *run)
     return &run->memory;
 }
 
+struct fence **run_fences(struct run *run)
+{
+    return run->fences;
+}
+
 int run_prepare(struct run *run, const struct run_spec *spec)
 {
     const uint64_t steps = spec->exchange ? spec->nparts : spec->full->nsteps;
@@ -117,6 +122,8 @@ int run_prepare(struct run *run, const struct run_spec *spec)
 
     assert(spec->depth >= 1 && spec->depth <= run->depth);
     run->spec = *spec;
+    run->means = NULL;
+    run->passed = 0;
     run->width = dtype_get(spec->d->dtype)->width;
     run->wide = run->width * price_wide(spec->d->op, spec->d->dtype);
     run->area = (struct fault_area){ .mappings = spec->memory->mappings,
@@ -144,6 +151,11 @@ uint64_t run_chunks_done(const struct run *run)
                                        : run->complete / run->units_per_chunk;
 }
 
+bool run_is_fenced(const struct run *run)
+{
+    return run->passed < run->spec.nfences;
+}
+
 void *run_owner(const struct run *run)
 {
     return run->spec.owner;
@@ -154,28 +166,7 @@ uint64_t run_peak_bytes(const struct run *run)
     return run->peak_bytes;
 }
 
-/* ---- slots */
-
-static int slot_reserve(struct slot *s, const struct plan *plan)
-{
-    if (plan->nsteps > s->nstate) {
-        uint8_t *state = realloc(s->state, plan->nsteps);
-
-        if (!state)
-            return -ENOMEM;
-        s->state = state;
-        s->nstate = plan->nsteps;
-    }
-    if (plan->nchannels > s->nturn) {
-        uint32_t *turn = realloc(s->turn, plan->nchannels * sizeof(*turn));
-
-        if (!turn)
-            return -ENOMEM;
-        s->turn = turn;
-        s->nturn = plan->nchannels;
-    }
-    return 0;
-}
+/* ---- units */
 
 /* Whether all windows have come as far as the next unit. */
 static bool next_is_staged(const struct run *run)
@@ -197,44 +188,7 @@ static bool fits_budget(const struct run *run, const struct slot *s)
            (run->planned_bytes <= budget && s->planned_bytes <= budget - run->planned_bytes);
 }
 
-/* Return: 0, OPEN_LATER or -ENOMEM. */
-#define OPEN_LATER 1
-
-static int slot_stage(struct run *run, struct slot *s)
-{
-    const uint64_t scratch = s->plan->scratch * run->width;
-    const uint64_t before = div_up_u64(scratch, STAGING_ALIGN) * STAGING_ALIGN;
-    const uint64_t partials = s->plan->partials * run->wide;
-    const bool spare = run->opened > run->complete;
-
-    s->staged_bytes = scratch + partials;
-    if (s->staged_bytes == 0)
-        return 0;
-    s->staging = staging_take(run->means->staging, before + partials, spare);
-    if (!s->staging)
-        return spare ? OPEN_LATER : -ENOMEM;
-    s->scratch = s->staging->memory;
-    s->partials = s->scratch + before;
-    return 0;
-}
-
-static void slot_unstage(struct run *run, struct slot *s)
-{
-    if (s->staging)
-        s->staging = staging_give(run->means->staging, s->staging);
-}
-
-static void slot_open(struct slot *s)
-{
-    if (s->plan->nsteps)
-        memset(s->state, STEP_WAITING, s->plan->nsteps);
-    for (uint32_t i = s->plan->nsteps; i-- > 0;)
-        s->turn[s->plan->steps[i].channel] = i;
-    s->remaining = s->plan->nsteps;
-    s->lowest = s->undone = 0;
-}
-
-/* Opens the next unit. Return: 0, OPEN_LATER, or -errno. */
+/* Opens the next unit. Return: 0, SLOT_LATER, or -errno. */
 static int open_unit(struct run *run)
 {
     struct slot *s;
@@ -242,14 +196,11 @@ static int open_unit(struct run *run)
 
     r = unit_plan(run, run->opened, &s);
     if (r == 0 && !fits_budget(run, s))
-        r = OPEN_LATER;
+        r = SLOT_LATER;
     if (r == 0)
-        r = slot_reserve(s, s->plan);
-    if (r == 0)
-        r = slot_stage(run, s);
+        r = slot_open(run, s);
     if (r != 0)
         return r;
-    slot_open(s);
     s->planned = false;
     run->planned_bytes += s->planned_bytes;
     run_count(run, s->staged_bytes);
@@ -259,7 +210,7 @@ static int open_unit(struct run *run)
 
 static void close_unit(struct run *run, struct slot *s)
 {
-    slot_unstage(run, s);
+    slot_close(run, s);
     run_uncount(run, s->staged_bytes);
     run->planned_bytes -= s->planned_bytes;
     run->complete++;
@@ -397,7 +348,7 @@ static int issue_step(struct run *run, struct slot *s, uint32_t step, uint64_t *
     }
 
     list_remove(&t->link);
-    r = device_submit(run->means->device, &t->task);
+    r = device_submit(run->device, &t->task);
     if (r == DEVICE_BUSY) {
         list_prepend(&run->tasks, &t->link);
         return RUN_BUSY;
@@ -423,6 +374,9 @@ static int issue_all(struct run *run, uint64_t *allowance_bytes)
     uint32_t step;
     int r;
 
+    r = bounce_resume(run);
+    if (r > 0)
+        return r;
     while (!run_stopped(run)) {
         if (run->spec.network && find_step(run, true, &s, &step)) {
             if (*allowance_bytes == 0)
@@ -434,7 +388,7 @@ static int issue_all(struct run *run, uint64_t *allowance_bytes)
                 return r;
         } else if (may_open(run)) {
             r = open_unit(run);
-            if (r == OPEN_LATER)
+            if (r == SLOT_LATER)
                 return 0;
             if (r < 0)
                 run_fail(run, r);
@@ -451,15 +405,65 @@ static int issue_all(struct run *run, uint64_t *allowance_bytes)
 static void unstage_all(struct run *run)
 {
     for (uint64_t u = run->complete; u < run->opened; u++)
-        slot_unstage(run, &run->slots[u % run->depth]);
+        slot_close(run, &run->slots[u % run->depth]);
+}
+
+/* ---- before the first step */
+
+static bool is_far(const struct run *run, const void *tensor)
+{
+    for (uint32_t i = 0; tensor && i < run->area.nmappings; i++) {
+        const struct mapping *m = run->area.mappings[i];
+
+        if (m->device == run->device && (uintptr_t)tensor - (uintptr_t)m->base < m->bytes)
+            return true;
+    }
+    return false;
+}
+
+/* By which device it is done, and what of its memory messages do not reach. */
+static void run_settle(struct run *run, struct run_means *means)
+{
+    const struct run_memory *m = run->spec.memory;
+
+    run->means = means;
+    run->device = means->device;
+    for (uint32_t i = 0; means->gpus && i < m->nmappings; i++)
+        if (m->mappings[i]->device == means->gpus)
+            run->device = means->gpus;
+    run->bounces = run->device != means->device && run->spec.network;
+    if (!run->bounces)
+        return;
+    for (uint32_t part = 0; part < run->spec.nparts; part++) {
+        run->far[2 * part] = is_far(run, m->in[part]);
+        run->far[2 * part + 1] = is_far(run, m->out[part]);
+    }
+    messages_forgo(run);
+}
+
+static bool fences_passed(struct run *run)
+{
+    while (run->passed < run->spec.nfences) {
+        struct fence *f = run->spec.fences[run->passed];
+        int r = f->device->ops->fence_passed(f);
+
+        if (r < 0)
+            run_fail(run, r);
+        if (r <= 0)
+            return false;
+        run->passed++;
+    }
+    return true;
 }
 
 int run_issue(struct run *run, struct run_means *means, uint64_t *allowance_bytes)
 {
-    int r;
+    int r = 0;
 
-    run->means = means;
-    r = issue_all(run, allowance_bytes);
+    if (!run->means)
+        run_settle(run, means);
+    if (!run_stopped(run) && fences_passed(run))
+        r = issue_all(run, allowance_bytes);
     if (run_stopped(run))
         messages_cancel(run);
     if (!run_ended(run))

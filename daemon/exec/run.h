@@ -63,7 +63,8 @@ enum run_start {
     RUN_AT_ONCE,
     RUN_HELD, /* until engine_release() it does only what writes no output, and no messages */
     /* As held; and what it sends is collected before engine_submit() returns, if that can be done
-     * at once: run_enclosed(). Of runs of one unit whose plan sends first (plan_sends_first). */
+     * at once: run_enclosed(). Of runs of one unit whose plan sends first (plan_sends_first). What
+     * touches memory of GPUs is only held: nothing of that can be done at once. */
     RUN_ENCLOSING,
     /* As held, but messages whose bytes lie in no output go. Nothing may be enclosed by anybody. */
     RUN_EARLY,
@@ -85,6 +86,9 @@ struct run_spec {
     const struct algorithm *algorithm;
     const struct exchange *exchange;
     const struct run_memory *memory;
+    /* Nothing is issued before all of them have passed; the error of one is the run's. */
+    struct fence *const *fences;
+    uint32_t nfences;
 
     uint32_t depth; /* pieces in flight, at most; >= 1, and no more than the run was made for */
     const struct run_network *network; /* NULL: all parts are on this node */
@@ -98,7 +102,8 @@ struct run_spec {
     /*
      * Once, when nothing of the run is in flight any more, also while it is held (a step has
      * failed). r: 0, -ECANCELED, -EFAULT, what a message failed with (-ECONNRESET: a peer is gone;
-     * -EMSGSIZE), -EPROTO: a letter of the wrong length; or another errno.
+     * -EMSGSIZE), -EPROTO: a letter of the wrong length; what a fence failed with; or another
+     * errno.
      */
     void (*done)(struct run *run, int r);
     void *owner;
@@ -112,12 +117,16 @@ struct run *run_free(struct run *run);
 
 /* Room for what the next operation's spec::memory points to. */
 struct run_memory *run_memory(struct run *run);
+/* Likewise spec::fences, one for each part. */
+struct fence **run_fences(struct run *run);
 
 /* Readies it for one operation. It must not be in an engine. Return: 0 or -errno. */
 int run_prepare(struct run *run, const struct run_spec *spec);
 
 void *run_owner(const struct run *run);
 uint64_t run_chunks_done(const struct run *run);
+/* Whether nothing has been issued because a fence has not passed. */
+bool run_is_fenced(const struct run *run);
 
 /*
  * The most that was staged and under way at once so far, in wire bytes: scratch and partials of the
@@ -147,15 +156,15 @@ struct run_letter {
 /* Who does the work of runs. */
 struct run_means {
     struct device *device;
+    struct device *gpus;     /* NULL: none. Does all of a run that touches memory of it */
     struct staging *staging; /* NULL where there is no network */
     bool stirred;            /* a message was done: runs have a turn due */
 };
 
 /* Conditions of run_issue() */
-#define RUN_WAITING                                                                                \
-    1 /* nothing to issue until a task or a message is done, or a window has moved on */
-#define RUN_BUSY 2 /* the device has no room */
-#define RUN_MORE 3 /* the allowance is used up, there is more to issue */
+#define RUN_WAITING 1 /* nothing to issue until a task, message, fence or window has moved on */
+#define RUN_BUSY    2 /* the device has no room */
+#define RUN_MORE    3 /* the allowance is used up, there is more to issue */
 
 /*
  * Issues steps until there is nothing to issue. Work done at once, on this thread, is charged to

@@ -1,4 +1,4 @@
-/* The inside of a run, for run.c, units.c, bind.c and messages.c alone. */
+/* The inside of a run, for run.c, units.c, bind.c, messages.c, bounce.c and slot.c alone. */
 #ifndef DAEMON_EXEC_RUN_PRIVATE_H
 #define DAEMON_EXEC_RUN_PRIVATE_H
 
@@ -19,12 +19,14 @@ struct slot {
     uint64_t staged_bytes;  /* of scratch and partials */
     struct staging_block *staging;
     uint8_t *scratch, *partials;
+    uint8_t *bounce;     /* what its messages carry to and from GPUs; bounce.h */
+    uint64_t *bounce_at; /* [nchannels]: where each has its own part of it, of one message */
     uint32_t remaining;
-    uint32_t lowest;        /* no step below it is waiting */
-    uint32_t undone;        /* all steps below it are done */
-    uint8_t *state;         /* [nsteps] enum step_state */
-    uint32_t *turn;         /* [nchannels] the step whose turn it is */
-    uint32_t nstate, nturn; /* room */
+    uint32_t lowest;                 /* no step below it is waiting */
+    uint32_t undone;                 /* all steps below it are done */
+    uint8_t *state;                  /* [nsteps] enum step_state */
+    uint32_t *turn;                  /* [nchannels] the step whose turn it is */
+    uint32_t nstate, nturn, nbounce; /* room */
 };
 
 struct run_task {
@@ -39,6 +41,23 @@ struct run_task {
     struct list link; // run::tasks, while free
 };
 
+struct bounce_copy {
+    struct task task;
+    void *far, *near; /* of a GPU, and of the slot's bounce */
+};
+
+struct message;
+
+/* What of a message lies on GPUs, and how far the copying of it has come. */
+struct bounce {
+    struct bounce_copy *copies;
+    uint32_t room;
+    uint32_t ncopies, submitted, pending;
+    uint64_t bytes;
+    int result;
+    void (*then)(struct message *m, int r);
+};
+
 struct message {
     struct transfer transfer;
     struct run *run;
@@ -47,7 +66,8 @@ struct message {
     uint64_t counted; /* bytes that lie in tensors */
     struct iovec *parts;
     uint32_t parts_room;
-    struct list link; // run::messages or run::under_way
+    struct bounce bounce;
+    struct list link; // run::messages, run::under_way or run::bouncing
 };
 
 /* What is collected to go with an agreement: by node, then by tag. */
@@ -60,12 +80,17 @@ struct enclosure {
 
 struct run {
     struct run_spec spec;
-    struct list link; // engine::runs
-    struct run_means *means;
-    uint32_t nparts;      /* room */
-    uint32_t depth;       /* likewise */
-    uint32_t width, wide; /* bytes an element, and an accumulator */
+    struct list link;        // engine::runs
+    struct run_means *means; /* NULL until it is issued for the first time */
+    struct device *device;   /* does its tasks; from then on */
+    uint32_t nparts;         /* room */
+    uint32_t depth;          /* likewise */
+    uint32_t width, wide;    /* bytes an element, and an accumulator */
     struct run_memory memory;
+    struct fence **fences; /* [nparts] */
+    uint32_t passed;       /* of spec.fences */
+    bool *far;             /* [2 * nparts]: a part's input, and its output, is on a GPU */
+    bool bounces;          /* messages may carry such memory */
     struct fault_area area;
 
     /* Units are issued in order, spec.depth at most at once; unit u lives in slot u % depth. */
@@ -77,7 +102,8 @@ struct run {
     struct list tasks; /* free ones */
     uint32_t ntasks;
     struct list messages;  /* free ones */
-    struct list under_way; /* struct message */
+    struct list under_way; /* struct message: the transport's */
+    struct list bouncing;  /* struct message: being copied */
     const struct run_letter *letters;
     struct enclosure enclosure;
     uint32_t in_flight; /* tasks and messages */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "daemon/device/device.h"
+
 /* Blocks come in multiples of it, so that one serves runs of about its size. */
 #define BLOCK_UNIT (64u * 1024)
 
@@ -30,6 +32,8 @@ int staging_new(uint64_t limit_bytes, struct staging **ret)
 
 static void block_free(struct staging_block *b)
 {
+    if (b->adopted_by)
+        b->adopted_by->ops->disown(b->adopted_by, b->memory);
     munmap(b->memory, b->bytes);
     free(b);
 }
@@ -41,6 +45,7 @@ static struct staging_block *block_new(uint64_t bytes)
     if (!b)
         return NULL;
     b->bytes = bytes;
+    b->adopted_by = NULL;
     b->memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (b->memory == MAP_FAILED) {
@@ -136,6 +141,20 @@ struct staging_block *staging_take(struct staging *s, uint64_t bytes, bool spare
     s->taken += b->bytes;
     s->spare += spare ? b->bytes : 0;
     return b;
+}
+
+int staging_adopt(struct staging_block *b, struct device *device)
+{
+    int r;
+
+    if (b->adopted_by) {
+        assert(b->adopted_by == device);
+        return 0;
+    }
+    r = device->ops->adopt(device, b->memory, b->bytes);
+    if (r == 0)
+        b->adopted_by = device;
+    return r;
 }
 
 struct staging_block *staging_give(struct staging *s, struct staging_block *b)

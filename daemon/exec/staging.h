@@ -9,6 +9,7 @@
 #include "shared/base.h"
 #include "shared/list.h"
 
+struct device;
 struct staging;
 
 /* Of `limit_bytes` at the most. Return: 0 or -ENOMEM. */
@@ -32,8 +33,9 @@ uint64_t staging_left(const struct staging *s);
 struct staging_block {
     void *memory; /* on a page boundary */
     uint64_t bytes;
-    bool spare;       /* beside what is promised */
-    struct list link; // staging::kept, while it is there
+    bool spare;                /* beside what is promised */
+    struct device *adopted_by; /* NULL: none */
+    struct list link;          // staging::kept, while it is there
 };
 
 /*
@@ -41,6 +43,9 @@ struct staging_block {
  * otherwise it is what the caller has reserved. Return: NULL, no room (spare), or no memory.
  */
 struct staging_block *staging_take(struct staging *s, uint64_t bytes, bool spare);
+/* Lets tasks of the device name the block, until it goes back to the system: this and later uses.
+ * Of one device, which must outlive staging. Return: 0, or -errno with the block as it was. */
+int staging_adopt(struct staging_block *block, struct device *device);
 /* Returns NULL; NULL is allowed. */
 struct staging_block *staging_give(struct staging *s, struct staging_block *block);
 

@@ -47,7 +47,7 @@ struct server {
     uv_prepare_t turn; /* what is due, before each wait */
     uv_timer_t alarm;  /* ends the wait when something is due */
     uv_idle_t busy;    /* keeps the loop from waiting while somebody has more to do */
-    uv_poll_t accept, engine, transport;
+    uv_poll_t accept, engine, gpus, transport;
     uv_signal_t signals[ARRAY_SIZE(signums)];
     uv_timer_t watchdog;
 };
@@ -344,6 +344,8 @@ static int server_start(struct server *s)
     }
     if (r == 0)
         r = server_poll(s, &s->engine, engine_fd(s->parts->engine), on_engine);
+    if (r == 0 && engine_gpu_fd(s->parts->engine) >= 0)
+        r = server_poll(s, &s->gpus, engine_gpu_fd(s->parts->engine), on_engine);
     if (r == 0 && engine_transport_fd(s->parts->engine) >= 0)
         r = server_poll(s, &s->transport, engine_transport_fd(s->parts->engine), on_engine);
     if (r == 0)

@@ -21,6 +21,7 @@ struct held {
 struct flaky {
     struct device base;
     struct flaky_config config;
+    struct flaky_watch watch;
     uint64_t random;
     uint64_t taken;
     bool released;
@@ -89,14 +90,18 @@ static void flaky_reduce(const struct task *t, uint64_t count)
 }
 
 /* Runs the first `count` elements. */
-static void flaky_run(const struct task *t, uint64_t count)
+static void flaky_run(const struct flaky *f, const struct task *t, uint64_t count)
 {
     const struct fault_area area = fault_area_of(t), *before = fault_enter(&area);
 
+    if (f->watch.enter)
+        f->watch.enter(f->watch.context, t);
     if (t->kind == TASK_COPY)
         flaky_copy(t, count);
     else
         flaky_reduce(t, count);
+    if (f->watch.leave)
+        f->watch.leave(f->watch.context, t);
     fault_leave(before);
 }
 
@@ -107,16 +112,16 @@ static int flaky_complete(struct flaky *f, const struct task *t, uint64_t number
     if (fault_found(&area))
         return -EFAULT;
     if (flaky_cancelled(t)) {
-        flaky_run(t, flaky_random(f, t->count + 1));
+        flaky_run(f, t, flaky_random(f, t->count + 1));
         return -ECANCELED;
     }
     if (number == f->config.fail_task) {
-        flaky_run(t, t->count / 2);
+        flaky_run(f, t, t->count / 2);
         if (f->config.fail_errno == EFAULT && t->nmappings > 0)
             atomic_store(&t->mappings[0]->fault, true);
         return -f->config.fail_errno;
     }
-    flaky_run(t, t->count);
+    flaky_run(f, t, t->count);
     return fault_found(&area) ? -EFAULT : 0;
 }
 
@@ -157,6 +162,22 @@ void flaky_release(struct device *device)
 unsigned flaky_pending(const struct device *device)
 {
     return container_of(device, const struct flaky, base)->nheld;
+}
+
+void flaky_set_watch(struct device *device, const struct flaky_watch *watch)
+{
+    flaky_of(device)->watch = *watch;
+}
+
+bool flaky_touches(const struct device *device, const struct mapping *m)
+{
+    const struct flaky *f = container_of(device, const struct flaky, base);
+
+    for (unsigned i = 0; i < f->nheld; i++)
+        for (uint32_t j = 0; j < f->held[i].task->nmappings; j++)
+            if (f->held[i].task->mappings[j] == m)
+                return true;
+    return false;
 }
 
 uint64_t flaky_taken(const struct device *device)
@@ -253,11 +274,7 @@ static void flaky_close(struct device *device)
 /* Memory that a held task still touches must not go away. */
 static void flaky_unmap(struct mapping *m)
 {
-    struct flaky *f = flaky_of(m->device);
-
-    for (unsigned i = 0; i < f->nheld; i++)
-        for (uint32_t j = 0; j < f->held[i].task->nmappings; j++)
-            assert(f->held[i].task->mappings[j] != m);
+    assert(!flaky_touches(m->device, m));
     memfd_unmap(m);
 }
 

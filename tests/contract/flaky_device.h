@@ -22,6 +22,14 @@ struct flaky_config {
 
 extern const struct device_ops device_flaky;
 
+/* What is called around the execution of each task, for rows that stand on this one. */
+struct flaky_watch {
+    void (*enter)(void *context, const struct task *task);
+    void (*leave)(void *context, const struct task *task);
+    void *context;
+};
+void flaky_set_watch(struct device *device, const struct flaky_watch *watch);
+
 /* Starts a new story: task numbers start again at 1. No task may be held. */
 void flaky_configure(struct device *device, const struct flaky_config *config);
 
@@ -33,6 +41,9 @@ bool flaky_step(struct device *device);
 
 /* Lets the stuck task go. */
 void flaky_release(struct device *device);
+
+/* Whether a task that it holds may touch this memory. */
+bool flaky_touches(const struct device *device, const struct mapping *m);
 
 /* Tasks held, the stuck one too. */
 unsigned flaky_pending(const struct device *device);

@@ -1,10 +1,12 @@
-/* The flaky device tells one story for one seed, and keeps to what its configuration says. */
+/* The flaky devices tell one story for one seed, and keep to what their configuration says. */
 #include "tests/unit/unit.h"
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/contract/flaky_device.h"
+#include "tests/contract/flaky_gpus.h"
 
 #define NTASKS 20u
 
@@ -151,6 +153,93 @@ TEST(busy_and_refusal_leave_the_task_to_its_owner)
     device_flaky.close(s.device);
 }
 
+/* The kernel does for us what would kill us. */
+static bool is_within_reach(const struct mapping *m)
+{
+    int fds[2];
+    ssize_t n;
+
+    assert_int_equal(pipe(fds), 0);
+    n = write(fds[1], m->base, 1);
+    assert_true(n == 1 || errno == EFAULT);
+    close(fds[0]);
+    close(fds[1]);
+    return n == 1;
+}
+
+static void count_done(struct task *t, int r)
+{
+    assert_int_equal(r, 0);
+    ++*(unsigned *)t->owner;
+}
+
+TEST(memory_of_gpus_is_reached_by_their_tasks_alone)
+{
+    struct mapping *m[2], *host;
+    struct device *gpus, *other;
+    unsigned ndone = 0;
+    void *src, *dst;
+    struct task task = { .kind = TASK_COPY,
+                         .dtype = DTYPE_U8,
+                         .nsrc = 1,
+                         .ndst = 1,
+                         .src = &src,
+                         .dst = &dst,
+                         .count = 100,
+                         .mappings = m,
+                         .nmappings = 2,
+                         .done = count_done,
+                         .owner = &ndone };
+
+    assert_int_equal(device_flaky_gpus.open(&(struct device_config){ 0 }, &gpus, NULL), 0);
+    assert_int_equal(device_flaky.open(&(struct device_config){ 0 }, &other, NULL), 0);
+    host = flaky_memory(other, 100);
+    for (unsigned i = 0; i < 2; i++)
+        m[i] = flaky_memory(gpus, 100);
+    memset(flaky_view(m[0]), 7, 100);
+    src = m[0]->base;
+    dst = m[1]->base;
+    assert_int_equal(device_submit(gpus, &task), DEVICE_PENDING);
+    assert_false(is_within_reach(m[0]) || is_within_reach(m[1]));
+    assert_true(is_within_reach(host));
+    device_poll(gpus);
+    assert_int_equal(ndone, 1);
+    assert_false(is_within_reach(m[0]) || is_within_reach(m[1]));
+    assert_memory_equal(flaky_view(m[0]), flaky_view(m[1]), 100);
+    assert_true(m[0]->ino != m[1]->ino);
+    for (unsigned i = 0; i < 2; i++)
+        mapping_unref(m[i]);
+    mapping_unref(host);
+    device_flaky.close(other);
+    device_flaky_gpus.close(gpus);
+}
+
+TEST(fences_pass_by_polls_or_when_they_are_told_to)
+{
+    struct fence *after, *never;
+    struct device *gpus;
+
+    assert_int_equal(device_flaky_gpus.open(&(struct device_config){ 0 }, &gpus, NULL), 0);
+    after = flaky_gpus_fence(gpus, 2);
+    never = flaky_gpus_fence(gpus, FENCE_NEVER);
+    assert_false(device_wants_turn(gpus));
+    assert_int_equal(gpus->ops->fence_passed(never), 0);
+    assert_false(device_wants_turn(gpus));
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(gpus->ops->fence_passed(after), 0);
+        assert_true(device_wants_turn(gpus));
+        device_poll(gpus);
+    }
+    assert_int_equal(gpus->ops->fence_passed(after), 1);
+    assert_int_equal(gpus->ops->fence_passed(never), 0);
+    assert_false(device_wants_turn(gpus));
+    flaky_gpus_settle(never, -EIO);
+    assert_int_equal(gpus->ops->fence_passed(never), -EIO);
+    fence_unref(after);
+    fence_unref(never);
+    device_flaky_gpus.close(gpus);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -159,6 +248,8 @@ int main(void)
         cmocka_unit_test(the_task_that_is_to_fail_fails_alone),
         cmocka_unit_test(a_stuck_task_waits_for_release_or_cancel),
         cmocka_unit_test(busy_and_refusal_leave_the_task_to_its_owner),
+        cmocka_unit_test(memory_of_gpus_is_reached_by_their_tasks_alone),
+        cmocka_unit_test(fences_pass_by_polls_or_when_they_are_told_to),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

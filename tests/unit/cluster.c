@@ -1,14 +1,12 @@
 #include "tests/unit/cluster.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "daemon/transport/local.h"
 #include "tests/contract/flaky_device.h"
+#include "tests/contract/flaky_gpus.h"
 #include "tests/unit/unit.h"
 
 #define QUIET 64u /* turns without a message until all is still */
@@ -33,7 +31,7 @@ struct link {
 struct node {
     struct comms *comms;
     struct engine *engine;
-    struct device *device;
+    struct device *device, *gpus; /* NULL: none */
     struct transport *transport;
     struct staging *staging;
     struct link *links[CLUSTER_NODES];
@@ -65,6 +63,13 @@ int cluster_over_a_tree(void **state)
     (void)state;
     tree_above = 0;
     return 0;
+}
+
+static unsigned gpu_percent;
+
+void cluster_use_gpus(unsigned percent)
+{
+    gpu_percent = percent;
 }
 
 static uint32_t any(uint32_t n)
@@ -340,6 +345,12 @@ static void turn(void)
         engine_poll(w.nodes[i].engine);
 }
 
+static bool node_is_busy(const struct node *n)
+{
+    return flaky_pending(n->device) ||
+           (n->gpus && (flaky_pending(flaky_gpus_tasks(n->gpus)) || device_wants_turn(n->gpus)));
+}
+
 void cluster_run(void)
 {
     for (uint32_t quiet = 0; quiet < QUIET; quiet++) {
@@ -347,7 +358,7 @@ void cluster_run(void)
             quiet = 0;
         turn();
         for (uint32_t i = 0; i < w.nnodes; i++)
-            if (flaky_pending(w.nodes[i].device))
+            if (node_is_busy(&w.nodes[i]))
                 quiet = 0;
     }
 }
@@ -426,19 +437,20 @@ static void progressed(void *owner, struct member *m, uint64_t serial, uint64_t 
     r->progress = elements;
 }
 
-static struct mapping *make_memory(struct device *device)
+static void open_gpus(struct node *n, const struct flaky_config *flaky)
 {
-    int fd = memfd_create("cluster", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    struct mapping *m = NULL;
-    struct error e = { 0 };
+    if (!gpu_percent)
+        return;
+    assert_int_equal(device_flaky_gpus.open(&(struct device_config){ 0 }, &n->gpus, NULL), 0);
+    flaky_configure(flaky_gpus_tasks(n->gpus), flaky);
+    engine_add_device(n->engine, n->gpus);
+}
 
-    assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, CLUSTER_BYTES), 0);
-    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-    if (device_import_memfd(device, fd, CLUSTER_BYTES, &m, &e) < 0)
-        fail_msg("%s", e.text);
-    close(fd);
-    return m;
+static void configure_devices(struct node *n, const struct flaky_config *flaky)
+{
+    flaky_configure(n->device, flaky);
+    if (n->gpus)
+        flaky_configure(flaky_gpus_tasks(n->gpus), flaky);
 }
 
 static void node_open(uint32_t i, uint64_t seed)
@@ -470,6 +482,7 @@ static void node_open(uint32_t i, uint64_t seed)
     local_configure(n->transport, &local);
     assert_int_equal(staging_new(64u << 20, &n->staging), 0);
     assert_int_equal(engine_new(n->device, n->transport, n->staging, &n->engine), 0);
+    open_gpus(n, &flaky);
     config.engine = n->engine;
     config.host = n->host;
     config.node = n->uuid;
@@ -535,6 +548,8 @@ void cluster_close(void)
         staging_free(n->staging);
         n->transport->ops->close(n->transport);
         n->device->ops->close(n->device);
+        if (n->gpus)
+            device_flaky_gpus.close(n->gpus);
     }
     peer_codec_free(w.codec);
 }
@@ -546,8 +561,8 @@ void cluster_set_staging(uint32_t node, uint64_t bytes)
 
 void cluster_fail_task(uint32_t node, uint64_t task, int err)
 {
-    flaky_configure(w.nodes[node].device,
-                    &(struct flaky_config){ .seed = task, .fail_task = task, .fail_errno = err });
+    configure_devices(&w.nodes[node],
+                      &(struct flaky_config){ .seed = task, .fail_task = task, .fail_errno = err });
 }
 
 void cluster_fail_transfer(uint32_t node, uint64_t transfer, int err)
@@ -594,7 +609,9 @@ int cluster_join_as(uint32_t rank, uint32_t node, uint32_t nranks, uid_t uid, ui
     r->node = node;
     r->member = m;
     if (!r->memory)
-        r->memory = make_memory(w.nodes[node].device);
+        r->memory = flaky_memory(gpu_percent && any(100) < gpu_percent ? w.nodes[node].gpus
+                                                                       : w.nodes[node].device,
+                                 CLUSTER_BYTES);
     return 0;
 }
 
@@ -621,12 +638,12 @@ struct comms *cluster_comms(uint32_t node)
 
 void *cluster_in(uint32_t rank)
 {
-    return w.ranks[rank].memory->base;
+    return flaky_view(w.ranks[rank].memory);
 }
 
 void *cluster_out(uint32_t rank)
 {
-    return (char *)w.ranks[rank].memory->base + CLUSTER_BYTES / 2;
+    return (char *)flaky_view(w.ranks[rank].memory) + CLUSTER_BYTES / 2;
 }
 
 struct post cluster_describe(uint32_t rank, enum collective_id kind, enum dtype_id dtype,
@@ -646,7 +663,16 @@ struct post cluster_describe(uint32_t rank, enum collective_id kind, enum dtype_
 
 int cluster_post(uint32_t rank, const struct post *post)
 {
-    return member_post(w.ranks[rank].member, post, w.now);
+    struct device *gpus = w.nodes[w.ranks[rank].node].gpus;
+    struct post fenced = *post;
+    int r;
+
+    if (gpus && !post->fence && any(100) < gpu_percent)
+        fenced.fence = flaky_gpus_fence(gpus, any(8));
+    r = member_post(w.ranks[rank].member, &fenced, w.now);
+    if (fenced.fence != post->fence)
+        fence_unref(fenced.fence);
+    return r;
 }
 
 void cluster_leave(uint32_t rank)

@@ -20,7 +20,7 @@
 
 struct cluster_rank {
     uint32_t rank, node;
-    struct mapping *memory;
+    struct mapping *memory; /* cluster_in() is how the client sees it */
     struct member *member;
     uint32_t joins, lefts, answers;
     bool leaving;
@@ -39,6 +39,8 @@ struct cluster_rank {
 void cluster_set_tree_above(uint32_t nnodes);
 int cluster_over_a_tree(void **state);
 
+/* From here on so many in a hundred ranks have their memory on GPUs, and so many posts a fence. */
+void cluster_use_gpus(unsigned percent);
 void cluster_open(uint32_t nnodes, uint64_t seed);
 /* Everything must have been let go of. */
 void cluster_close(void);

@@ -6,6 +6,7 @@
 
 #include "daemon/plan/price.h"
 #include "tests/contract/flaky_device.h"
+#include "tests/contract/flaky_gpus.h"
 #include "tests/unit/reference.h"
 #include "tests/unit/unit.h"
 
@@ -17,6 +18,12 @@ static const uint8_t key[TRANSPORT_KEY_BYTES] = "a communicator's";
 
 struct daemon daemons[NODES_MAX];
 uint64_t sequence;
+static unsigned gpu_percent;
+
+void daemons_use_gpus(unsigned percent)
+{
+    gpu_percent = percent;
+}
 
 static void daemon_open(struct daemon *m)
 {
@@ -27,6 +34,8 @@ static void daemon_open(struct daemon *m)
     assert_int_equal(staging_new(LIMIT, &m->staging), 0);
     assert_int_equal(staging_reserve(m->staging, LIMIT / 2), 0);
     assert_int_equal(engine_new(m->device, m->transport, m->staging, &m->engine), 0);
+    assert_int_equal(device_flaky_gpus.open(&(struct device_config){ 0 }, &m->gpus, NULL), 0);
+    engine_add_device(m->engine, m->gpus);
 }
 
 static void daemon_close(struct daemon *m)
@@ -36,6 +45,7 @@ static void daemon_close(struct daemon *m)
     staging_free(m->staging);
     transport_local.close(m->transport);
     m->device->ops->close(m->device);
+    device_flaky_gpus.close(m->gpus);
 }
 
 void links_join(uint32_t i, uint32_t k)
@@ -126,14 +136,29 @@ static void fill(enum dtype_id type, uint8_t *p, uint64_t n)
     }
 }
 
+/* A rank's memory in two parts: the test's own, or a mapping of its node's, seen from here. */
+static void memory_new(struct operation *o, uint32_t rank, size_t in, size_t out)
+{
+    const struct daemon *m = &daemons[o->nodes->nodes[rank]];
+
+    if (o->at_home || !gpu_percent) {
+        o->memory[0][rank] = bytes_new(in);
+        o->memory[1][rank] = bytes_new(out);
+        return;
+    }
+    o->maps[rank] = flaky_memory(any_below(100) < gpu_percent ? m->gpus : m->device, in + out);
+    o->memory[0][rank] = flaky_view(o->maps[rank]);
+    o->memory[1][rank] = o->memory[0][rank] + in;
+    memset(o->memory[0][rank], UNTOUCHED, in + out);
+}
+
 void operation_fill(struct operation *o)
 {
     for (uint32_t r = 0; r < o->w.nranks; r++) {
         const size_t in = o->w.in_count[r] * o->width, out = o->w.out_count[r] * o->width;
         const bool same = o->w.in_place && has(o, true, r) && has(o, false, r);
 
-        o->memory[0][r] = bytes_new(same ? MAX(in, out) : in);
-        o->memory[1][r] = same ? NULL : bytes_new(out);
+        memory_new(o, r, same ? MAX(in, out) : in, same ? 0 : out);
         o->in[r] = o->memory[0][r];
         o->out[r] = same ? o->in[r] : o->memory[1][r];
         if (same && o->w.d.kind == COLLECTIVE_ALL_GATHER)
@@ -150,8 +175,11 @@ void operation_fill(struct operation *o)
 static void operation_free_memory(struct operation *o)
 {
     for (uint32_t r = 0; r < o->w.nranks; r++) {
-        free(o->memory[0][r]);
-        free(o->memory[1][r]);
+        if (!o->maps[r]) {
+            free(o->memory[0][r]);
+            free(o->memory[1][r]);
+        }
+        o->maps[r] = mapping_unref(o->maps[r]);
         free(o->given[r]);
     }
 }
@@ -303,6 +331,25 @@ static void on_done(struct run *run, int r)
         }
 }
 
+/* Where the daemon has what the test sees at `p`. */
+static void *seen_by_daemon(const struct operation *o, uint32_t rank, uint8_t *p)
+{
+    return o->maps[rank] ? (uint8_t *)o->maps[rank]->base + (p - o->memory[0][rank]) : p;
+}
+
+static bool is_far(const struct operation *o, uint32_t node, uint32_t rank)
+{
+    return o->maps[rank] && o->maps[rank]->device == daemons[node].gpus;
+}
+
+bool operation_is_far(const struct operation *o, uint32_t node)
+{
+    for (uint32_t i = 0; i < placement_count(o->nodes, node); i++)
+        if (is_far(o, node, placement_rank(o->nodes, node, i)))
+            return true;
+    return false;
+}
+
 static void bind(struct operation *o, uint32_t node, struct mapping *mapping)
 {
     struct run_memory *m = run_memory(o->parts[node].run);
@@ -310,11 +357,15 @@ static void bind(struct operation *o, uint32_t node, struct mapping *mapping)
     for (uint32_t i = 0; i < placement_count(o->nodes, node); i++) {
         const uint32_t r = placement_rank(o->nodes, node, i);
 
-        m->in[i] = has(o, true, r) ? o->in[r] : NULL;
-        m->out[i] = has(o, false, r) ? o->out[r] : NULL;
+        m->in[i] = has(o, true, r) ? seen_by_daemon(o, r, o->in[r]) : NULL;
+        m->out[i] = has(o, false, r) ? seen_by_daemon(o, r, o->out[r]) : NULL;
     }
-    m->nmappings = mapping ? 1 : 0;
-    m->mappings[0] = mapping;
+    m->nmappings = 0;
+    if (mapping)
+        m->mappings[m->nmappings++] = mapping;
+    for (uint32_t i = 0; i < placement_count(o->nodes, node); i++)
+        if (o->maps[placement_rank(o->nodes, node, i)])
+            m->mappings[m->nmappings++] = o->maps[placement_rank(o->nodes, node, i)];
 }
 
 void operation_prepare(struct operation *o, uint32_t node, enum run_start start,
@@ -333,6 +384,8 @@ void operation_prepare(struct operation *o, uint32_t node, enum run_start start,
     if (!p->run)
         assert_int_equal(run_new(WORLD_RANKS, DEPTH_MAX, &p->run), 0);
     bind(o, node, mapping);
+    if (!p->fence && any_below(100) < gpu_percent && !o->at_home)
+        p->fence = flaky_gpus_fence(daemons[node].gpus, any_below(3));
     assert_int_equal(run_prepare(p->run,
                                  &(struct run_spec){
                                      .d = &o->w.d,
@@ -345,6 +398,8 @@ void operation_prepare(struct operation *o, uint32_t node, enum run_start start,
                                      .algorithm = o->algorithm,
                                      .exchange = o->w.exchange,
                                      .memory = run_memory(p->run),
+                                     .fences = &p->fence,
+                                     .nfences = p->fence != NULL,
                                      .depth = o->depth,
                                      .network = &p->network,
                                      .budget_bytes = o->budget,
@@ -400,6 +455,7 @@ void operation_finish(struct operation *o)
         struct part *p = &o->parts[i];
 
         assert_int_equal(p->ndone, 1);
+        p->fence = fence_unref(p->fence);
         run_free(daemons[i].spare);
         daemons[i].spare = steal(&p->run);
         if (!o->w.exchange) {
@@ -420,15 +476,16 @@ void operation_finish(struct operation *o)
  */
 static void wait_for_some(uint32_t nnodes)
 {
-    struct pollfd fds[2 * NODES_MAX];
+    struct pollfd fds[3 * NODES_MAX];
 
     for (uint32_t i = 0; i < nnodes; i++) {
-        fds[2 * i] = (struct pollfd){ engine_fd(daemons[i].engine), POLLIN, 0 };
-        fds[2 * i + 1] = (struct pollfd){ engine_transport_fd(daemons[i].engine), POLLIN, 0 };
+        fds[3 * i] = (struct pollfd){ engine_fd(daemons[i].engine), POLLIN, 0 };
+        fds[3 * i + 1] = (struct pollfd){ engine_transport_fd(daemons[i].engine), POLLIN, 0 };
+        fds[3 * i + 2] = (struct pollfd){ engine_gpu_fd(daemons[i].engine), POLLIN, 0 };
         if (engine_wants_turn(daemons[i].engine))
             return;
     }
-    if (poll(fds, 2 * nnodes, TURN_MS) <= 0)
+    if (poll(fds, 3 * nnodes, TURN_MS) <= 0)
         fail_msg("nothing has anything to do, and it is not over");
 }
 
@@ -483,12 +540,26 @@ void operation_run(struct operation *o)
     }
 }
 
-static void configure_device(struct daemon *m, unsigned busy_percent, unsigned inline_percent)
+static void configure_devices(struct daemon *m, const struct flaky_config *config)
 {
     if (m->device->ops == &device_flaky)
-        flaky_configure(m->device, &(struct flaky_config){ .seed = 1 + any_below(1000),
-                                                           .busy_percent = busy_percent,
-                                                           .inline_percent = inline_percent });
+        flaky_configure(m->device, config);
+    flaky_configure(flaky_gpus_tasks(m->gpus), config);
+}
+
+static void configure_device(struct daemon *m, unsigned busy_percent, unsigned inline_percent)
+{
+    configure_devices(m, &(struct flaky_config){ .seed = 1 + any_below(1000),
+                                                 .busy_percent = busy_percent,
+                                                 .inline_percent = inline_percent });
+}
+
+void daemons_fail_task(uint32_t node, uint64_t task, int err)
+{
+    configure_devices(&daemons[node], &(struct flaky_config){ .seed = 1 + any_below(1000),
+                                                              .busy_percent = any_below(2) * 30,
+                                                              .fail_task = task,
+                                                              .fail_errno = err });
 }
 
 void daemons_any_weather(void)

@@ -15,7 +15,7 @@
 
 /* A daemon's part of it: what it stands on, and its links with the others. */
 struct daemon {
-    struct device *device;
+    struct device *device, *gpus;
     struct transport *transport;
     struct staging *staging;
     struct engine *engine;
@@ -37,8 +37,12 @@ void links_join(uint32_t i, uint32_t k);
 /* From here on messages are late, out of order, or early; and devices are busy, or take their time,
  * of every other daemon. */
 void daemons_any_weather(void);
+/* The k-th task from here on of each of its flaky devices fails. */
+void daemons_fail_task(uint32_t node, uint64_t task, int err);
 /* From here on every device does small work at once. */
 void daemons_honest_devices(void);
+/* From here on so many in a hundred ranks have their memory on GPUs, and so many parts a fence. */
+void daemons_use_gpus(unsigned percent);
 /* One poll of one of the first so many, when somebody has something to do. It fails the test where
  * that never comes. */
 void daemons_turn(uint32_t nnodes);
@@ -49,6 +53,7 @@ struct part {
     struct run *run;
     struct run_network network;
     struct run_letter letters[NODES_MAX];
+    struct fence *fence; /* of its run; NULL: operation_prepare() may make one */
     uint64_t piece_peak; /* bytes */
     bool held;
     unsigned ndone;
@@ -65,6 +70,8 @@ struct operation {
     uint32_t depth;
     size_t width;
     uint8_t *memory[2][WORLD_RANKS], *in[WORLD_RANKS], *out[WORLD_RANKS], *given[WORLD_RANKS];
+    struct mapping *maps[WORLD_RANKS]; /* that a rank's memory lies in; NULL: the test's own */
+    bool at_home;                      /* no memory of it is on GPUs */
     struct part parts[NODES_MAX];
     uint8_t *enclosed[NODES_MAX][NODES_MAX]; /* by sender and receiver; NULL: not sent along */
     uint64_t progress;                       /* of node 0 */
@@ -81,6 +88,9 @@ void operation_prepare(struct operation *o, uint32_t node, enum run_start start,
 void operation_submit(struct operation *o, uint32_t node);
 /* The three of them for all nodes, started in ways that chance chooses. */
 void operation_start(struct operation *o, bool all_held);
+
+/* Whether it touches memory of GPUs there. */
+bool operation_is_far(const struct operation *o, uint32_t node);
 
 /* Sends along what a node has enclosed for another. Return: false, it has nothing to. */
 bool operation_enclose(struct operation *o, uint32_t node, uint32_t to);

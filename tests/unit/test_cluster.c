@@ -706,6 +706,10 @@ int main(void)
         cmocka_unit_test(ends_of_a_pair_go_by_the_budget_of_the_source),
     };
 
-    return cmocka_run_group_tests_name("each tells each", tests, NULL, NULL) +
-           cmocka_run_group_tests_name("over a tree", tests, cluster_over_a_tree, NULL);
+    int failed = cmocka_run_group_tests_name("each tells each", tests, NULL, NULL);
+
+    cluster_use_gpus(50);
+    failed += cmocka_run_group_tests_name("some of the memory is on GPUs", tests, NULL, NULL);
+    cluster_use_gpus(0);
+    return failed + cmocka_run_group_tests_name("over a tree", tests, cluster_over_a_tree, NULL);
 }

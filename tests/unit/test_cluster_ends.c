@@ -469,6 +469,10 @@ int main(void)
         cmocka_unit_test(a_pair_does_not_outlive_its_other_end),
     };
 
-    return cmocka_run_group_tests_name("each tells each", tests, NULL, NULL) +
-           cmocka_run_group_tests_name("over a tree", tests, cluster_over_a_tree, NULL);
+    int failed = cmocka_run_group_tests_name("each tells each", tests, NULL, NULL);
+
+    cluster_use_gpus(50);
+    failed += cmocka_run_group_tests_name("some of the memory is on GPUs", tests, NULL, NULL);
+    cluster_use_gpus(0);
+    return failed + cmocka_run_group_tests_name("over a tree", tests, cluster_over_a_tree, NULL);
 }

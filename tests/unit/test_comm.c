@@ -1,26 +1,26 @@
 /*
  * The machine of an operation, simulated: four ranks, a device that delays, refuses and fails, and
- * one thing that goes wrong, tried at every edge of the story. Nothing here has sockets, threads or
- * a clock; a seed is a story.
+ * one thing that goes wrong, tried at every edge of the story; of some the memory is on GPUs.
+ * Nothing here has sockets, threads or a clock; a seed is a story.
  */
 #include "tests/unit/unit.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "daemon/comm/persistent.h"
 #include "tests/contract/flaky_device.h"
+#include "tests/contract/flaky_gpus.h"
 
 #define RANKS   4u
 #define COUNT   101u /* elements of one rank's block; prime */
 #define STRIDE  4096u
 #define TIMEOUT (300u * 1000000u)
 #define CALLS   ARRAY_SIZE(script)
+
+#define BLAME "GPU-0 failed with CUDA_ERROR_LAUNCH_FAILED"
 
 #define UNTOUCHED 0x5a
 #define LET_GO    0xee
@@ -69,13 +69,14 @@ struct client {
     uint32_t posted, answered;
     int codes[CALLS]; /* -1: not answered */
     uint32_t persistent;
+    struct fence *fence; /* of its next post; NULL: chance has it */
     struct error errors[CALLS];
     struct mapping *memory;
 };
 
 struct world {
     uint64_t now;
-    struct device *device;
+    struct device *device, *gpus;
     struct engine *engine;
     struct comms *comms;
     struct client clients[RANKS];
@@ -100,7 +101,7 @@ static int32_t value(uint32_t rank, uint32_t call, uint32_t i)
 
 static void *buffer(const struct client *c, uint32_t call, bool out)
 {
-    return (char *)c->memory->base + (2 * call + out) * STRIDE;
+    return (char *)flaky_view(c->memory) + (2 * call + out) * STRIDE;
 }
 
 static uint64_t buffer_offset(uint32_t call, bool out)
@@ -243,19 +244,43 @@ static const struct comm_events events = { joined, completed, left };
 
 /* ---- the world */
 
-static struct mapping *make_memory(struct device *device)
+/* Every third story is of GPUs: of all ranks, or of some. */
+static bool has_gpus(uint64_t seed)
 {
-    uint64_t bytes = 2 * CALLS * STRIDE;
-    struct mapping *m;
-    struct error e = { 0 };
-    int fd = memfd_create("simulated", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    return seed % 3 == 0;
+}
 
-    assert_true(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
-    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-    if (device_import_memfd(device, fd, bytes, &m, &e) < 0)
-        fail_msg("%s", e.text);
-    close(fd);
-    return m;
+static bool is_far(uint64_t seed, uint32_t rank)
+{
+    return has_gpus(seed) && (seed % 2 || rank % 3 == 0);
+}
+
+/* Now and then a post of theirs waits for their own work. */
+static struct fence *make_fence(struct world *w, const struct client *c)
+{
+    if (c->fence)
+        return fence_ref(c->fence);
+    return w->gpus && unit_random(&w->random) % 3 == 0
+               ? flaky_gpus_fence(w->gpus, unit_random(&w->random) % 4)
+               : NULL;
+}
+
+static void open_gpus(struct world *w, const struct flaky_config *flaky)
+{
+    assert_int_equal(device_flaky_gpus.open(&(struct device_config){ 0 }, &w->gpus, NULL), 0);
+    flaky_configure(flaky_gpus_tasks(w->gpus), flaky);
+    flaky_gpus_blame(w->gpus, BLAME);
+    engine_add_device(w->engine, w->gpus);
+}
+
+static unsigned pending(const struct world *w)
+{
+    return flaky_pending(w->device) + (w->gpus ? flaky_pending(flaky_gpus_tasks(w->gpus)) : 0);
+}
+
+static uint64_t taken(const struct world *w)
+{
+    return flaky_taken(w->device) + (w->gpus ? flaky_taken(flaky_gpus_tasks(w->gpus)) : 0);
 }
 
 static void fill(struct client *c, uint32_t rank)
@@ -314,13 +339,15 @@ static void world_open(struct world *w, uint64_t seed, enum fault fault, uint32_
         flaky.stuck_task = at;
     flaky_configure(w->device, &flaky);
     assert_int_equal(engine_new(w->device, NULL, NULL, &w->engine), 0);
+    if (has_gpus(seed))
+        open_gpus(w, &flaky);
     config.engine = w->engine;
     assert_int_equal(comms_new(&config, &events, &w->comms), 0);
     for (uint32_t r = 0; r < RANKS; r++) {
         struct client *c = &w->clients[r];
 
         c->alive = true;
-        c->memory = make_memory(w->device);
+        c->memory = flaky_memory(is_far(seed, r) ? w->gpus : w->device, 2 * CALLS * STRIDE);
         for (uint32_t call = 0; call < CALLS; call++)
             c->codes[call] = -1;
         fill(c, r);
@@ -334,12 +361,14 @@ static void start(struct world *w, struct client *c)
     struct post other = { .serial = c->posted + 1, .d.kind = COLLECTIVE_BARRIER };
     uint32_t id = c->odd && w->fault == FAULT_REJECT ? 100 : c->persistent;
     bool differs = c->odd && w->fault == FAULT_MISMATCH;
+    struct fence *fence = make_fence(w, c);
 
     c->odd = false;
     c->posted++;
     assert_int_equal(differs ? member_post(c->member, &other, w->now)
-                             : member_start(c->member, id, c->posted, NULL, NULL, w->now),
+                             : member_start(c->member, id, c->posted, NULL, fence, w->now),
                      0);
+    fence_unref(fence);
 }
 
 static void post(struct world *w, uint32_t rank)
@@ -379,7 +408,9 @@ static void post(struct world *w, uint32_t rank)
         p.rejection = &reason;
     c->odd = false;
     c->posted++;
+    p.fence = make_fence(w, c);
     assert_int_equal(member_post(c->member, &p, w->now), 0);
+    fence_unref(p.fence);
 }
 
 static void inject(struct world *w)
@@ -429,7 +460,7 @@ static bool act(struct world *w)
     for (uint32_t r = 0; r < RANKS; r++)
         if (may_post(&w->clients[r]))
             choices[n++] = r;
-    if (flaky_pending(w->device) > 0 || engine_wants_turn(w->engine))
+    if (pending(w) > 0 || engine_wants_turn(w->engine))
         choices[n++] = RANKS;
     if (n == 0)
         return false;
@@ -440,13 +471,13 @@ static bool act(struct world *w)
     if (choice < RANKS) {
         post(w, choice);
     } else {
-        uint64_t taken = flaky_taken(w->device);
-        unsigned pending = flaky_pending(w->device);
+        const uint64_t taken_before = taken(w);
+        const unsigned pending_before = pending(w);
 
         engine_poll(w->engine);
         /* A stuck task alone: nothing more happens until somebody cancels it. */
-        if (n == 1 && pending == 1 && flaky_pending(w->device) == 1 &&
-            taken == flaky_taken(w->device) && !engine_wants_turn(w->engine))
+        if (n == 1 && pending_before == 1 && pending(w) == 1 && taken_before == taken(w) &&
+            !engine_wants_turn(w->engine))
             return false;
     }
     return true;
@@ -483,7 +514,7 @@ static bool play(struct world *w, uint32_t at)
         }
         if (act(w))
             continue;
-        if (w->fault == FAULT_STUCK && !injected && flaky_pending(w->device) > 0) {
+        if (w->fault == FAULT_STUCK && !injected && pending(w) > 0) {
             inject(w);
             injected = true;
             continue;
@@ -529,6 +560,8 @@ static void expect_answers(const struct world *w)
                 continue;
             failed++;
             assert_int_equal(e->code, expected_code(w, c, call));
+            if (w->gpus && e->code == ERROR_SYSTEM)
+                assert_non_null(strstr(e->text, ": moving its data: " BLAME));
             if (was_not_made(w, c, call))
                 assert_int_equal(e->nranks, RANKS);
             else if (is_fatal(w->fault) || w->fault == FAULT_REJECT || w->fault == FAULT_MISMATCH) {
@@ -572,6 +605,8 @@ static void world_close(struct world *w)
         mapping_unref(w->clients[r].memory);
     }
     w->device->ops->close(w->device);
+    if (w->gpus)
+        device_flaky_gpus.close(w->gpus);
 }
 
 static bool story(uint64_t seed, enum fault fault, uint32_t at, uint32_t victim)
@@ -582,7 +617,7 @@ static bool story(uint64_t seed, enum fault fault, uint32_t at, uint32_t victim)
     world_open(&w, seed, fault, at, victim);
     injected = play(&w, at);
     if (fault == FAULT_DEVICE || fault == FAULT_MEMORY)
-        injected = flaky_taken(w.device) >= at;
+        injected = flaky_taken(w.gpus ? flaky_gpus_tasks(w.gpus) : w.device) >= at;
     expect_answers(&w);
     world_close(&w);
     return injected;
@@ -594,7 +629,7 @@ static void at_every_edge(enum fault fault)
     uint32_t edges = 0;
 
     for (uint64_t seed = 1; seed <= 6; seed++)
-        for (uint32_t victim = 0; victim < RANKS; victim++)
+        for (uint32_t victim = 0; victim < RANKS; victim += has_gpus(seed) ? 3 : 1)
             for (uint32_t at = 1; story(seed, fault, at, victim); at++)
                 edges++;
     assert_true(edges > 6 * RANKS * 10);
@@ -652,6 +687,53 @@ TEST(a_stuck_task_and_a_death_end_at_every_task)
     at_every_edge(FAULT_STUCK);
 }
 
+/* Rank 2's work before its first call does not end, or ends badly. */
+static void story_of_fence(int r, enum error_code code, const char *text)
+{
+    struct world w;
+
+    world_open(&w, 3, FAULT_NONE, UINT32_MAX, 0);
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        w.clients[rank].fence = flaky_gpus_fence(w.gpus, rank == 2 ? FENCE_NEVER : 0);
+        post(&w, rank);
+    }
+    for (uint32_t n = 0; n < 20; n++)
+        engine_poll(w.engine);
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        assert_int_equal(w.clients[rank].answered, 0);
+    if (r < 0) {
+        flaky_gpus_settle(w.clients[2].fence, r);
+        engine_poll(w.engine);
+    } else {
+        w.now += TIMEOUT;
+        comms_tick(w.comms, w.now);
+    }
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        const struct client *c = &w.clients[rank];
+
+        assert_int_equal(c->answered, 1);
+        assert_int_equal(c->codes[0], code);
+        assert_string_equal(c->errors[0].text, text);
+        assert_true(code != ERROR_TIMEOUT ||
+                    (c->errors[0].nranks == 1 && c->errors[0].ranks[0] == 2));
+    }
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        w.clients[rank].fence = fence_unref(w.clients[rank].fence);
+    world_close(&w);
+}
+
+TEST(work_that_does_not_end_times_out_by_name)
+{
+    story_of_fence(0, ERROR_TIMEOUT,
+                   "all_reduce 1 of 'sim': timeout after 300 s of moving data; work on the GPU "
+                   "before it is waited for: rank 2 (pid 102 on here)");
+}
+
+TEST(work_that_ends_badly_fails_what_waits_for_it)
+{
+    story_of_fence(-EIO, ERROR_SYSTEM, "all_reduce 1 of 'sim': moving its data: " BLAME);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -665,6 +747,8 @@ int main(void)
         cmocka_unit_test(a_failing_device_fails_one_operation_at_every_task),
         cmocka_unit_test(lost_memory_is_told_at_every_task),
         cmocka_unit_test(a_stuck_task_and_a_death_end_at_every_task),
+        cmocka_unit_test(work_that_does_not_end_times_out_by_name),
+        cmocka_unit_test(work_that_ends_badly_fails_what_waits_for_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -173,6 +173,22 @@ static bool all_send_first(const struct operation *o)
     return true;
 }
 
+/* Whether anything has to be sent by the transport: it was not ready when all agreed. */
+static bool any_is_far(const struct operation *o)
+{
+    for (uint32_t i = 0; i < o->nodes->nnodes; i++)
+        if (operation_is_far(o, i) || o->parts[i].fence)
+            return true;
+    return false;
+}
+
+static bool waits_for(const struct operation *o, uint32_t node)
+{
+    struct fence *f = o->parts[node].fence;
+
+    return f && f->device->ops->fence_passed(f) == 0;
+}
+
 static void try_enclosed(const struct algorithm *a, const struct placement *nodes, size_t type)
 {
     struct operation o = operation_of(a, nodes, type, 5, 5);
@@ -188,11 +204,14 @@ static void try_enclosed(const struct algorithm *a, const struct placement *node
         operation_over(&o, i, engine_submit(daemons[i].engine, o.parts[i].run));
     }
     for (uint32_t i = 0; i < nodes->nnodes && all_send_first(&o); i++) {
+        const bool waits = operation_is_far(&o, i) || waits_for(&o, i);
+
         for (uint32_t k = 0; k < nodes->nnodes; k++)
-            assert_true(operation_enclose(&o, i, k));
+            assert_true(operation_enclose(&o, i, k) ? !waits || !o.parts[k].letters[i].len : waits);
         /* the first would fail */
-        local_configure(daemons[i].transport,
-                        &(struct local_config){ .fail_transfer = 1, .fail_errno = EIO });
+        if (!any_is_far(&o))
+            local_configure(daemons[i].transport,
+                            &(struct local_config){ .fail_transfer = 1, .fail_errno = EIO });
     }
     operation_run(&o);
     for (uint32_t i = 0; i < nodes->nnodes; i++)
@@ -212,6 +231,7 @@ TEST(a_held_run_of_nothing_is_over_when_it_is_released)
     _cleanup_(placement_freep) struct placement *p = placement_of(2, 1);
     struct operation o = operation_of(find_algorithm(COLLECTIVE_ALL_REDUCE, "direct"), p, 0, 1, 1);
 
+    o.at_home = true;
     operation_fill(&o);
     o.piece = 0;
     o.chunking = (struct chunking){ 0, 0, 0 };
@@ -432,6 +452,30 @@ TEST(a_message_that_fails_fails_its_run_and_no_more)
     walk(try_fault_of_transport, 3);
 }
 
+static void try_fault_of_device(const struct algorithm *a, const struct placement *nodes,
+                                size_t type)
+{
+    struct operation o = operation_of(a, nodes, type, 12, 4);
+    const uint32_t bad = any_below(nodes->nnodes);
+    bool failed;
+
+    daemons_any_weather();
+    daemons_fail_task(bad, 1 + any_below(12), EIO);
+    operation_fill(&o);
+    operation_start(&o, false);
+    run_to_a_bad_end(&o);
+    failed = any_failed(&o);
+    assert_true(!failed || o.parts[bad].result == -EIO);
+    end_badly(&o);
+    links_close();
+    links_open();
+}
+
+TEST(a_task_that_fails_fails_its_run_and_no_more)
+{
+    walk(try_fault_of_device, 3);
+}
+
 static void try_loss(const struct algorithm *a, const struct placement *nodes, size_t type)
 {
     struct operation o = operation_of(a, nodes, type, 30, 5);
@@ -495,6 +539,7 @@ static void try_memory(const char *name, bool input, bool enclosing)
     int fd;
 
     o.w.in_place = other.w.in_place = false;
+    o.at_home = true;
     o.w.d.root = input ? 0 : 1;
     o.piece = 4096;
     operation_fill(&o);
@@ -571,12 +616,14 @@ static void pair_progress(struct run *run, uint64_t chunks)
 static void assert_asleep(uint32_t node)
 {
     struct engine *e = daemons[node].engine;
-    struct pollfd fds[2] = { { engine_fd(e), POLLIN, 0 }, { engine_transport_fd(e), POLLIN, 0 } };
+    struct pollfd fds[3] = { { engine_fd(e), POLLIN, 0 },
+                             { engine_transport_fd(e), POLLIN, 0 },
+                             { engine_gpu_fd(e), POLLIN, 0 } };
 
     for (uint32_t i = 0; i < POLLS_MAX && engine_wants_turn(e); i++)
         engine_poll(e);
     assert_false(engine_wants_turn(e));
-    assert_int_equal(poll(fds, 2, 0), 0);
+    assert_int_equal(poll(fds, 3, 0), 0);
 }
 
 TEST(a_pair_is_one_message_and_who_waits_for_it_sleeps)
@@ -693,6 +740,7 @@ int main(void)
         cmocka_unit_test(every_exchange_moves_whole_rows_within_its_budget),
         cmocka_unit_test(cancelled_at_any_moment_it_ends_once_and_leaves_nothing),
         cmocka_unit_test(a_message_that_fails_fails_its_run_and_no_more),
+        cmocka_unit_test(a_task_that_fails_fails_its_run_and_no_more),
         cmocka_unit_test(a_lost_peer_ends_the_runs_that_need_it),
         cmocka_unit_test(memory_that_is_gone_under_the_transport_fails_its_run_alone),
         cmocka_unit_test(a_pair_is_one_message_and_who_waits_for_it_sleeps),
@@ -700,5 +748,9 @@ int main(void)
         cmocka_unit_test(pieces_that_workers_take_come_out_right),
     };
 
-    return cmocka_run_group_tests(tests, daemons_open, daemons_close);
+    int failed = cmocka_run_group_tests(tests, daemons_open, daemons_close);
+
+    /* and once more, as far as it goes, with some of the memory on GPUs */
+    daemons_use_gpus(50);
+    return failed + cmocka_run_group_tests_name("gpus", tests, daemons_open, daemons_close);
 }
