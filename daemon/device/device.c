@@ -1,6 +1,6 @@
 #include "daemon/device/device.h"
 
-const struct device_ops *const device_rows[] = { &device_host, NULL };
+const struct device_ops *const device_rows[] = { &device_host, &device_cuda, NULL };
 
 struct mapping *mapping_ref(struct mapping *m)
 {
@@ -11,8 +11,11 @@ struct mapping *mapping_ref(struct mapping *m)
 
 struct mapping *mapping_unref(struct mapping *m)
 {
-    if (m && --m->refs == 0)
+    if (m && --m->refs == 0) {
+        if (m->before_unmap)
+            m->before_unmap(m, m->before_unmap_owner);
         m->device->ops->unmap(m);
+    }
     return NULL;
 }
 

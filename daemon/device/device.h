@@ -58,6 +58,9 @@ struct mapping {
     ino_t ino;
     atomic_bool fault; /* contents are lost, operations on it fail: a page could not be backed, or
                         * its GPU has failed */
+    /* Where another device has made the memory known to its driver: undoes that. NULL: none has. */
+    void (*before_unmap)(struct mapping *m, void *owner);
+    void *before_unmap_owner;
 };
 
 /* NULL is allowed for both. */
@@ -79,8 +82,8 @@ struct source_group {
 
 /*
  * One piece of work over `count` elements. Owned by who submits it, and untouched by them, until
- * done() has run. No pointer need be aligned. For REDUCE a destination may be a source too (in
- * place), but must not overlap one otherwise.
+ * done() has run. No pointer need be aligned, but on GPUs those of REDUCE to their element. For
+ * REDUCE a destination may be a source too (in place), but must not overlap one otherwise.
  *
  * Arithmetic of REDUCE: values are widened to the type's accumulator, combined
  * by T(lo,hi) = T(lo,m) op T(m,hi), m = lo + the largest power of two below hi - lo, divided by
@@ -176,7 +179,9 @@ struct device_ops {
 
     /*
      * Return: 0 done (done() does not run), DEVICE_PENDING, DEVICE_BUSY, or a negative errno, when
-     * done() does not run either. -EFAULT: a mapping's `fault` was raised.
+     * done() does not run either. -EFAULT: a mapping's `fault` was raised; -EIO: a GPU's was, or
+     * its driver failed, and explain() says more; -EINVAL (GPUs): a pointer leads elsewhere than
+     * whole into `mappings` or adopted memory, or is not aligned. done() gives the same codes.
      */
     int (*submit)(struct device *device, struct task *task);
     /* Runs done() for what has finished. May first work on tasks itself, 100 us or so a call. */
@@ -195,7 +200,7 @@ struct device {
 
 /* Every row there is, NULL at the end. */
 extern const struct device_ops *const device_rows[];
-extern const struct device_ops device_host;
+extern const struct device_ops device_host, device_cuda;
 
 static inline int device_import_memfd(struct device *d, int fd, uint64_t bytes,
                                       struct mapping **ret, struct error *e)
