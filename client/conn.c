@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client/gpu.h"
 #include "client/report.h"
 
 #define READ_BATCH 64 /* replies before the lock is offered to others */
@@ -76,6 +77,7 @@ static void conn_free(struct ruccl_conn *c)
     close_fd(c->loop);
     close_fd(c->news);
     rings_close(&c->rings);
+    gpus_free(c->gpus);
     if (c->cells)
         munmap((void *)c->cells, c->cells_bytes);
     codec_free(c->codec);
@@ -582,6 +584,7 @@ static void ask_answered(struct pending *p, const struct reply *reply)
         if (a->answer) {
             a->answer->slots = reply->welcome.slots;
             a->answer->rings = reply->welcome.rings;
+            a->answer->gpus = reply->welcome.gpus;
             a->answer->spin_us = reply->welcome.spin_us;
             a->answer->fd = packet_take_fd(a->conn->packet, 0);
         }

@@ -73,6 +73,9 @@ struct ruccl_conn {
     struct list idle_by_size[CONN_BUCKETS];
     uint64_t idle_bytes;
 
+    bool has_gpus;     /* the daemon's; its word at the welcome */
+    struct gpus *gpus; /* ours; NULL: none is used */
+
     uint32_t last_comm;
     struct list members;
 };
@@ -141,7 +144,7 @@ void conn_tell(struct ruccl_conn *c, struct request *q);
 struct answer {
     char id[RUCCL_ID_BYTES];
     uint32_t slots, spin_us; /* of the welcome, as is `rings` */
-    bool rings;
+    bool rings, gpus;
     int fd; /* of the welcome, the caller's to close; -1: none */
 };
 

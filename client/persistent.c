@@ -13,6 +13,7 @@ struct ruccl_persistent {
     struct ruccl_member *member;   /* likewise */
     uint32_t number;               /* in its communicator */
     struct ruccl_region *in, *out; /* held, so that nobody else is given their memory */
+    struct gpu_place place;        /* of the starts, in a stream; its GPU NULL: they have none */
 };
 
 /* ---------------------------------------------------------------- making */
@@ -49,6 +50,7 @@ static int post_making(struct ruccl_comm comm, const struct call *call, struct r
     struct call made = *call;
 
     made.ret_persistent = &p->number;
+    made.ret_place = &p->place;
     return post_and_wait(comm, &made, NULL);
 }
 
@@ -138,28 +140,47 @@ int ruccl_scatter_init(struct ruccl_comm comm, const struct ruccl_tensor *in,
 
 /* ---------------------------------------------------------------- starting */
 
-static int start(struct ruccl_persistent *p, struct ruccl_work **ret, struct error *e)
+static int send_start(struct ruccl_persistent *p, struct ruccl_work *w, struct error *e)
 {
     struct ruccl_conn *c = p->conn;
     struct request q = { .kind = REQUEST_START };
-    struct ruccl_work *w;
     int r;
 
-    r = work_new(c, 0, &w, e);
-    if (r < 0)
-        return r;
-    w->held_in = p->in ? region_hold(p->in) : NULL;
-    w->held_out = p->out ? region_hold(p->out) : NULL;
     r = conn_take_turn(c, e);
     if (r == 0) {
         q.start.comm = p->member->number;
         q.start.persistent = p->number;
         q.start.slot = w->slot;
         q.start.sequence = p->member->next_sequence++;
+        q.start.fence = gpu_place_fence(&w->place);
+        q.start.signal = w->place.signal;
         work_expect(w, &q);
         r = conn_send(c, &q, -1, e);
         conn_give_turn(c);
     }
+    return r;
+}
+
+static int start(struct ruccl_persistent *p, struct ruccl_work **ret, struct error *e)
+{
+    struct gpu_place place;
+    struct ruccl_work *w;
+    int r;
+
+    r = work_new(p->conn, 0, &w, e);
+    if (r < 0)
+        return r;
+    w->held_in = p->in ? region_hold(p->in) : NULL;
+    w->held_out = p->out ? region_hold(p->out) : NULL;
+    w->place = p->place;
+    if (p->place.gpu)
+        r = gpu_place_take(p->conn, &w->place, w->slot, true, e);
+    place = gpu_place_hold(&w->place);
+    if (r == 0)
+        r = send_start(p, w, e);
+    if (r == 0)
+        work_wait_in_stream(w, &place);
+    gpu_place_let_go(&place);
     if (r < 0)
         work_unref(w);
     else

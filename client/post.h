@@ -1,7 +1,7 @@
 /*
  * Posting: from a public call's arguments to one Post message and its work. What this library alone
- * can see (pointers, handles, plain memory) is checked here; what it finds wrong is posted too, as
- * a rejection in the call's slot, so that every rank is told.
+ * can see (pointers, handles, plain memory) is checked before; what is found wrong is posted too,
+ * as a rejection in the call's slot, so that every rank is told.
  */
 #ifndef CLIENT_POST_H
 #define CLIENT_POST_H
@@ -9,6 +9,7 @@
 #include "client/ruccl.h"
 #include "shared/collective.h"
 
+struct gpu_place;
 struct ruccl_member;
 
 /* A call's arguments, as they came. What its kind does not have is left out. */
@@ -20,8 +21,9 @@ struct call {
     uint32_t peer, tag;
     const uint64_t *send_counts, *expected_counts;
     int32_t color, key;
-    struct ruccl_member *child; /* of a split; NULL: none is wanted */
-    uint32_t *ret_persistent;   /* to be made ready, not run; NULL: to be run */
+    struct ruccl_member *child;  /* of a split; NULL: none is wanted */
+    uint32_t *ret_persistent;    /* to be made ready, not run; NULL: to be run */
+    struct gpu_place *ret_place; /* then where its starts take part in a stream */
 };
 
 /* The asynchronous form. Return: 0, or -code (last error set) where no message could be sent. */

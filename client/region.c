@@ -26,6 +26,8 @@
 #define POOL_STEPS_LOG2 3            /* sizes from one power of two to the next */
 #define STAGE_BYTES_MIN (64u << 10)
 
+#define CLOSE_TIMEOUT_US 10000000 /* a daemon that hangs must not hang who releases */
+
 /* ---------------------------------------------------------------- memory */
 
 /* An address that is `at` huge pages on, so that the kernel can back the memory with them. */
@@ -61,12 +63,13 @@ static void populate(void *data, uint64_t bytes)
 
 static void region_unmap(struct ruccl_region *region)
 {
-    if (region->data)
+    if (region->mapped)
         munmap(region->data, region->mapped);
     region->data = NULL;
+    region->mapped = 0;
 }
 
-static void region_free(struct ruccl_region *region)
+void region_free(struct ruccl_region *region)
 {
     region_unmap(region);
     free(region);
@@ -77,27 +80,40 @@ static uint64_t page_bytes(void)
     return (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+struct ruccl_region *region_new_bare(struct ruccl_conn *c, void *data, uint64_t bytes)
+{
+    struct ruccl_region *region = calloc(1, sizeof(*region));
+
+    if (!region)
+        return NULL;
+    region->conn = c;
+    region->refs = 1;
+    region->data = data;
+    region->bytes = region->capacity = bytes;
+    list_init(&region->link);
+    list_init(&region->order);
+    return region;
+}
+
 static int region_map(struct ruccl_conn *c, int memfd, uint64_t bytes, struct ruccl_region **ret,
                       struct error *e)
 {
     const uint64_t page = page_bytes();
-    struct ruccl_region *region = calloc(1, sizeof(*region));
+    const size_t mapped = (size_t)((bytes + page - 1) & ~(page - 1));
+    struct ruccl_region *region = region_new_bare(c, NULL, bytes);
+    void *data;
 
     if (!region)
         return error_set_errno(e, ENOMEM, "region");
-    region->conn = c;
-    region->refs = 1;
-    region->bytes = region->capacity = bytes;
-    region->mapped = (size_t)((bytes + page - 1) & ~(page - 1));
-    list_init(&region->link);
-    list_init(&region->order);
-    region->data = map_aligned(memfd, region->mapped);
-    if (region->data == MAP_FAILED) {
+    data = map_aligned(memfd, mapped);
+    if (data == MAP_FAILED) {
         int err = errno;
 
         free(region);
         return error_set_errno(e, err, "map a region");
     }
+    region->data = data;
+    region->mapped = mapped;
     *ret = region;
     return 0;
 }
@@ -121,21 +137,31 @@ int memfd_new(uint64_t bytes, int *ret, struct error *e)
 
 /* ---------------------------------------------------------------- what the daemon knows */
 
-static int region_open(struct ruccl_region *region, int memfd, struct error *e)
+int region_open(struct ruccl_region *region, struct request *q, int fd, struct error *e)
 {
-    struct ruccl_conn *c = region->conn;
-    struct request q = { .kind = REQUEST_REGION_OPEN, .region_open.bytes = region->capacity };
-
-    region->number = ++c->last_region;
-    q.region_open.region = region->number;
-    return conn_ask(c, &q, memfd, CONN_NO_DEADLINE, NULL, e);
+    region->number = ++region->conn->last_region;
+    q->kind = REQUEST_REGION_OPEN;
+    q->region_open.region = region->number;
+    return conn_ask(region->conn, q, fd, CONN_NO_DEADLINE, NULL, e);
 }
 
+static int region_open_memfd(struct ruccl_region *region, int memfd, struct error *e)
+{
+    struct request q = { .region_open = { .bytes = region->capacity, .kind = REGION_MEMFD } };
+
+    return region_open(region, &q, memfd, e);
+}
+
+/* Of a GPU's memory not before the daemon has let go of it: then its owner may free it. */
 static void region_close(struct ruccl_region *region)
 {
     struct request q = { .kind = REQUEST_REGION_CLOSE, .region_close.region = region->number };
+    struct error ignored = { 0 };
 
-    conn_tell(region->conn, &q);
+    if (region->gpu && region->number)
+        conn_ask(region->conn, &q, -1, conn_deadline(CLOSE_TIMEOUT_US), NULL, &ignored);
+    else if (region->number)
+        conn_tell(region->conn, &q);
     region_free(region);
 }
 
@@ -170,7 +196,7 @@ static int region_new(struct ruccl_conn *c, uint64_t capacity, uint64_t used,
     pthread_mutex_lock(&c->lock);
     if (r < 0)
         return r;
-    r = region_open(region, memfd, e);
+    r = region_open_memfd(region, memfd, e);
     close(memfd);
     if (r < 0) {
         region_free(region);
@@ -358,10 +384,16 @@ bool region_is_live(const struct ruccl_conn *c, const struct ruccl_region *regio
     return false;
 }
 
+void region_publish(struct ruccl_region *region)
+{
+    list_append(bucket_of(region->conn, region), &region->link);
+}
+
 /* A work that a thread is about to post may hold one: the memory goes, the rest follows it. */
 static void region_abandon(struct ruccl_region *region)
 {
     list_remove(&region->link);
+    list_remove(&region->order);
     region_unmap(region);
     if (--region->refs == 0)
         region_free(region);
@@ -378,8 +410,7 @@ void regions_free_all(struct ruccl_conn *c)
             region_abandon(region);
 }
 
-static int check_new_region(const struct ruccl_conn *c, uint64_t bytes, const void *ret,
-                            const char *what)
+int region_check_new(const struct ruccl_conn *c, uint64_t bytes, const void *ret, const char *what)
 {
     if (!c || !ret)
         return report_new(ERROR_INVALID_ARGUMENT, "%s: %s is NULL", what, c ? "ret" : "conn");
@@ -395,14 +426,14 @@ int ruccl_alloc(struct ruccl_conn *c, uint64_t bytes, struct ruccl_region **ret)
     struct error e = { 0 };
     int r;
 
-    r = check_new_region(c, bytes, ret, "alloc");
+    r = region_check_new(c, bytes, ret, "alloc");
     if (r == 0)
         r = conn_enter(c);
     if (r < 0)
         return r;
     r = region_get(c, bytes, &region, &e);
     if (r == 0)
-        list_append(bucket_of(c, region), &region->link);
+        region_publish(region);
     conn_exit(c);
     if (r < 0)
         return report_error(&e);
@@ -451,12 +482,12 @@ static int region_register(struct ruccl_conn *c, int memfd, uint64_t bytes,
         r = region_map(c, memfd, bytes, &region, e);
     if (r < 0)
         return r;
-    r = region_open(region, memfd, e);
+    r = region_open_memfd(region, memfd, e);
     if (r < 0) {
         region_free(region);
         return r;
     }
-    list_append(bucket_of(c, region), &region->link);
+    region_publish(region);
     *ret = region;
     return 0;
 }
@@ -466,7 +497,7 @@ int ruccl_register(struct ruccl_conn *c, int memfd, uint64_t bytes, struct ruccl
     struct error e = { 0 };
     int r;
 
-    r = check_new_region(c, bytes, ret, "register");
+    r = region_check_new(c, bytes, ret, "register");
     if (r == 0)
         r = conn_enter(c);
     if (r < 0)
@@ -485,6 +516,7 @@ void ruccl_release(struct ruccl_region *region)
         return;
     c = region->conn;
     list_remove(&region->link);
+    list_remove(&region->order);
     if (region->pooled)
         region_let_go(region);
     else

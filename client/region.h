@@ -11,21 +11,42 @@
 
 struct ruccl_region {
     struct ruccl_conn *conn;
-    uint32_t number;
-    unsigned refs; /* the caller's handle, and works */
-    bool pooled;   /* made here; false: registered by the caller */
-    bool lost;     /* the daemon found it without pages, and takes it no more */
+    uint32_t number; /* 0: the daemon does not know it */
+    unsigned refs;   /* the caller's handle, and works */
+    bool pooled;     /* made here; false: registered by the caller */
+    bool lost;       /* the daemon found it without pages, and takes it no more */
     uint8_t *data;
     uint64_t bytes;    /* as asked for */
     uint64_t capacity; /* as the daemon knows it */
     uint64_t dirty;    /* pooled: from here on, it has never been handed out and is zero */
-    size_t mapped;     /* capacity rounded up to pages */
+    size_t mapped;     /* capacity rounded up to pages; 0: not by this library */
+    struct gpu *gpu;   /* whose memory it is; NULL: the host's. Then `data` is a device pointer */
+    uint64_t skip;     /* bytes in front of it, of the allocation that the daemon knows */
+    bool staged;       /* a GPU's, of which the daemon knows nothing */
     struct list link;  // ruccl_conn::regions or ::idle_by_size; of a stage in use: none
-    struct list order; // ruccl_conn::idle
+    struct list order; // ruccl_conn::idle or gpus::regions
 };
 
 /* Is this the handle of a live region of this connection? Does not look into it. */
 bool region_is_live(const struct ruccl_conn *c, const struct ruccl_region *region);
+
+/* Of memory that is not mapped here, one reference; NULL: out of memory. */
+struct ruccl_region *region_new_bare(struct ruccl_conn *c, void *data, uint64_t bytes);
+
+/*
+ * Says it to the daemon under a number of its own; `q` says what it is. Return: 0, or -code. Gives
+ * up the lock.
+ */
+int region_open(struct ruccl_region *region, struct request *q, int fd, struct error *e);
+
+/* From now on it is the caller's, and found by its handle. */
+void region_publish(struct ruccl_region *region);
+
+/* Of one that was not published. */
+void region_free(struct ruccl_region *region);
+
+/* The arguments of a public call that makes one. Return: 0, or -code (last error set). */
+int region_check_new(const struct ruccl_conn *c, uint64_t bytes, const void *ret, const char *what);
 
 /* A region of at least `bytes` from the pool, whose contents are anything. Gives up the lock. */
 int stage_get(struct ruccl_conn *c, uint64_t bytes, struct ruccl_region **ret, struct error *e);

@@ -64,7 +64,7 @@ enum ruccl_code {
     RUCCL_DAEMON_STOPPING = 19,     /* the daemon was told to stop */
     RUCCL_QUOTA = 20,
     RUCCL_PERMISSION = 21,
-    RUCCL_NOT_FOUND = 22,           /* a communicator id that is not, or no longer, good */
+    RUCCL_NOT_FOUND = 22,           /* a communicator id that is not, or no longer, good; a GPU */
     RUCCL_DUPLICATE_RANK = 23,
     RUCCL_VERSION = 24,             /* library and daemon share no protocol version */
     RUCCL_PROTOCOL = 25,
@@ -140,6 +140,23 @@ void ruccl_free(struct ruccl_region *region);
 int ruccl_register(struct ruccl_conn *conn, int memfd, uint64_t bytes, struct ruccl_region **ret);
 void ruccl_release(struct ruccl_region *region);
 
+/*
+ * Registers memory of a GPU, [ptr, ptr + bytes), which the daemon then works on where it is; the
+ * CUDA driver is loaded by the first call. The memory stays the caller's, and is to be freed after
+ * its release and after the works that use it are done. It can be shared if it is of cudaMalloc() or
+ * cuMemAlloc(), or of one handle of cuMemCreate() that may be exported as a file descriptor. Other
+ * memory (of pools, managed, of several handles) is registered too, but STAGED: the library copies
+ * it through host memory of its own, as it does plain memory, which RUCCL_LOG=info says.
+ * The GPU's primary context is used, the CUDA runtime's, and the thread's current one left alone.
+ * Errors: INVALID_ARGUMENT (not a GPU's memory), OUT_OF_RANGE (beyond the allocation), NOT_FOUND (no
+ * driver, or a daemon that uses no GPU), QUOTA.
+ */
+int ruccl_register_cuda(struct ruccl_conn *conn, void *ptr, uint64_t bytes,
+                        struct ruccl_region **ret);
+/* 1 or 0. */
+int ruccl_region_is_staged(const struct ruccl_region *region);
+
+/* Of a GPU's memory: its device pointer, as registered. */
 void *ruccl_region_data(const struct ruccl_region *region);
 uint64_t ruccl_region_bytes(const struct ruccl_region *region);
 
@@ -161,7 +178,8 @@ enum ruccl_dtype {
 /*
  * Row-major and contiguous. Bytes are at `offset` in `region`, or, if region is NULL, at `data`:
  * plain memory, which the library copies through shared memory of its own (input when the call is
- * made, output in the call that finds the work done).
+ * made, output in the call that finds the work done); or an address in a GPU's memory that the
+ * connection has registered. Tensors of one call may be in memory of different kinds.
  */
 struct ruccl_tensor {
     enum ruccl_dtype dtype;
@@ -187,12 +205,14 @@ const char *ruccl_dtype_name(enum ruccl_dtype dtype); /* "f32"; NULL for an unkn
 struct ruccl_member;
 
 /*
- * A small value to copy freely: one rank's membership and the byte budget its collectives keep.
- * Wrapping it in another budget never fails and never communicates.
+ * A small value to copy freely: one rank's membership, the byte budget its collectives keep, and the
+ * stream they take part in. Wrapping it in another budget or stream never fails and never
+ * communicates.
  */
 struct ruccl_comm {
     struct ruccl_member *member;
     uint64_t max_chunk_bytes; /* RUCCL_NO_BUDGET: none */
+    void *stream;             /* NULL: the legacy default stream of the tensors' GPU */
 };
 
 struct ruccl_join_options {
@@ -259,6 +279,19 @@ struct ruccl_comm ruccl_bounded(struct ruccl_comm comm, uint64_t max_chunk_bytes
 /* The communicator as it was before any budget. */
 struct ruccl_comm ruccl_unbounded(struct ruccl_comm comm);
 uint64_t ruccl_max_chunk_bytes(struct ruccl_comm comm);
+
+/*
+ * The same communicator on a CUstream or cudaStream_t, for calls with tensors in a GPU's memory; it
+ * means nothing to others. Such a call begins after what the stream holds when it is made, and what
+ * is put into the stream after it sees the result: of an asynchronous call too, without waiting for
+ * the work. (Of a staged region it does once the work was found done.) Tensors of one call on
+ * several GPUs need a stream that is named.
+ * The stream must live until the work is done. Calls that need each other, as the send and the
+ * receive of an exchange, take a stream each: in one stream, the second would wait for the first.
+ * Where the daemon dies, a stream that waits for it goes on in the next test, wait, dispatch or close
+ * of the connection, with undefined outputs: ask the work before the stream.
+ */
+struct ruccl_comm ruccl_on_stream(struct ruccl_comm comm, void *stream);
 
 /* ---------------------------------------------------------------- work */
 
@@ -396,8 +429,9 @@ struct ruccl_persistent;
 /*
  * Collective: every rank makes the same one, and all or none get it; arguments and errors are those
  * of the call itself, and nothing is moved. Tensors must be in regions, which the daemon keeps mapped
- * until the operation has been released, even if they are freed before. QUOTA: more than 1024 of one
- * communicator. To be released before the communicator is left, or after.
+ * until the operation has been released, even if they are freed before; not in staged ones. Starts
+ * are in the stream of `comm`. QUOTA: more than 1024 of one communicator. To be released before the
+ * communicator is left, or after.
  */
 int ruccl_all_reduce_init(struct ruccl_comm comm, const struct ruccl_tensor *in,
                           const struct ruccl_tensor *out, enum ruccl_op op,

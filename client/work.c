@@ -28,6 +28,7 @@ static void work_free(struct ruccl_work *w)
     }
     let_go_of_memory(w);
     region_let_go(w->stage_out);
+    gpu_place_end(&w->place);
     if (w->forming)
         member_unref(w->forming);
     conn_unref(w->conn);
@@ -121,6 +122,7 @@ static void work_answered(struct pending *p, const struct reply *reply)
     read_cell(w, &w->progress);
     conn_give_slot(w->conn, w->slot);
     w->slot = NO_SLOT;
+    gpu_place_end(&w->place);
 
     w->state = w->window.length || (w->output.to && !w->error.code) ? WORK_STAGED : WORK_DONE;
     if (w->forming && w->error.code)
@@ -184,6 +186,23 @@ static bool work_is_settled(const void *subject)
     return w->state == WORK_STAGED || w->state == WORK_DONE;
 }
 
+void work_wait_in_stream(struct ruccl_work *w, const struct gpu_place *place)
+{
+    struct ruccl_conn *c = w->conn;
+    struct error e = { 0 };
+    int r;
+
+    if (!place->signal)
+        return;
+    pthread_mutex_unlock(&c->lock);
+    r = gpu_place_wait(place, &e);
+    pthread_mutex_lock(&c->lock);
+    if (r == 0)
+        return;
+    report_log(REPORT_INFO, "a call waits for its end, since its stream cannot: %s", e.text);
+    conn_wait(c, work_is_settled, w, CONN_NO_DEADLINE);
+}
+
 static uint64_t output_bytes(const struct ruccl_work *w)
 {
     uint64_t bytes = 0;
@@ -209,7 +228,10 @@ static void copy_out(struct ruccl_work *w)
 
     w->state = WORK_COPYING;
     pthread_mutex_unlock(&c->lock);
-    memcpy(w->output.to, w->output.from, output_bytes(w));
+    if (w->output.to_gpu)
+        gpu_write(&w->place, (uintptr_t)w->output.to, w->output.from, output_bytes(w), &w->error);
+    else
+        memcpy(w->output.to, w->output.from, output_bytes(w));
     pthread_mutex_lock(&c->lock);
     work_taken(w);
 }

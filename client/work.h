@@ -6,6 +6,7 @@
 #define CLIENT_WORK_H
 
 #include "client/conn.h"
+#include "client/gpu.h"
 #include "client/window.h"
 
 struct ruccl_member;
@@ -18,12 +19,13 @@ enum work_state {
     WORK_DONE,
 };
 
-/* How plain output comes out of its stage. */
+/* How output that is copied comes out of its stage. */
 struct work_output {
     void *to; /* NULL: nothing to copy */
     const void *from;
     uint64_t bytes;
     uint64_t row_bytes; /* not 0: all_to_all_v, which copies only the rows that came */
+    bool to_gpu;        /* in the stream of the work's place */
 };
 
 struct ruccl_work {
@@ -44,6 +46,7 @@ struct ruccl_work {
     struct ruccl_region *held_in, *held_out; /* the caller's, which may free them meanwhile */
     struct work_output output;
     struct window window;
+    struct gpu_place place;
     uint32_t *ret_persistent;     /* the number that it gives a persistent operation; may be NULL */
     struct ruccl_member *forming; /* what a join or split makes; referenced */
 };
@@ -53,6 +56,12 @@ int work_new(struct ruccl_conn *c, uint32_t ncounts, struct ruccl_work **ret, st
 
 /* Enters the work for the answer to `q`: before sending it, in one's turn. */
 void work_expect(struct ruccl_work *w, struct request *q);
+
+/*
+ * When posted: what is put into the stream of `place`, held, from now on sees the result. Where the
+ * driver cannot, the work is waited for. Gives up the lock.
+ */
+void work_wait_in_stream(struct ruccl_work *w, const struct gpu_place *place);
 
 /* Lets go, at any time. */
 void work_unref(struct ruccl_work *w);

@@ -33,12 +33,21 @@ static uint64_t slab_bytes(const struct tensors *t)
     return t->bytes + TENSORS_SHIFT * TENSORS_WIDTH + 2 * TENSORS_GUARD;
 }
 
-void tensors_init(struct tensors *t, struct world *w, uint64_t bytes, bool plain)
+static void init_rank(struct tensors *t, uint32_t rank, bool plain)
 {
-    *t = (struct tensors){ .world = w, .bytes = bytes };
-    for (uint32_t r = 0; r < w->nranks; r++) {
-        slab_init(&t->in[r], world_conn(w, r), slab_bytes(t), plain);
-        slab_init(&t->out[r], world_conn(w, r), slab_bytes(t), plain);
+    struct slab *const slabs[] = { &t->in[rank], &t->out[rank] };
+
+    for (int i = 0; i < 2; i++)
+        if (t->maker)
+            t->maker->make(slabs[i], t->world, rank, slab_bytes(t));
+        else
+            slab_init(slabs[i], world_conn(t->world, rank), slab_bytes(t), plain);
+}
+
+static void init(struct tensors *t, bool plain)
+{
+    for (uint32_t r = 0; r < t->world->nranks; r++) {
+        init_rank(t, r, plain);
         t->given[r] = calloc(1, slab_bytes(t));
         assert_non_null(t->given[r]);
     }
@@ -46,11 +55,24 @@ void tensors_init(struct tensors *t, struct world *w, uint64_t bytes, bool plain
     assert_non_null(t->expected);
 }
 
+void tensors_init(struct tensors *t, struct world *w, uint64_t bytes, bool plain)
+{
+    *t = (struct tensors){ .world = w, .bytes = bytes };
+    init(t, plain);
+}
+
+void tensors_init_made(struct tensors *t, struct world *w, uint64_t bytes,
+                       const struct slab_maker *maker)
+{
+    *t = (struct tensors){ .world = w, .bytes = bytes, .maker = maker };
+    init(t, false);
+}
+
 void tensors_fini(struct tensors *t)
 {
     for (uint32_t r = 0; r < t->world->nranks; r++) {
-        slab_fini(&t->in[r]);
-        slab_fini(&t->out[r]);
+        (t->maker ? t->maker->end : slab_fini)(&t->in[r]);
+        (t->maker ? t->maker->end : slab_fini)(&t->out[r]);
         free(t->given[r]);
     }
     free(t->expected);

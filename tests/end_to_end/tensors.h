@@ -14,8 +14,15 @@ struct slab {
     uint8_t *bytes;
 };
 
+/* Where slabs of other memory come from, and go. */
+struct slab_maker {
+    void (*make)(struct slab *s, struct world *w, uint32_t rank, uint64_t bytes);
+    void (*end)(struct slab *s);
+};
+
 struct tensors {
     struct world *world;
+    const struct slab_maker *maker; /* NULL: memory of the library, or plain */
     enum ruccl_dtype dtype;
     uint64_t bytes; /* of a tensor at most */
     struct slab in[HARNESS_RANKS], out[HARNESS_RANKS];
@@ -27,6 +34,8 @@ struct tensors {
 
 /* Room for tensors of up to `bytes` bytes and a few elements of shift. */
 void tensors_init(struct tensors *t, struct world *w, uint64_t bytes, bool plain);
+void tensors_init_made(struct tensors *t, struct world *w, uint64_t bytes,
+                       const struct slab_maker *maker);
 void tensors_fini(struct tensors *t);
 
 /* Gives every rank elements of `dtype` as fill_values() makes them, each with another seed. */

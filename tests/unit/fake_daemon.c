@@ -48,8 +48,27 @@ static void echo(struct fake_daemon *d, const struct request_post *post)
     uint64_t n = 0;
 
     shape_count(&post->d.shape, &n);
-    for (uint64_t i = 0; in && out && post->in.region && post->out.region && i < n; i++)
+    for (uint64_t i = 0;
+         in && in->data && out && out->data && post->in.region && post->out.region && i < n; i++)
         out->data[post->out.offset + i] = (uint8_t)(in->data[post->in.offset + i] + 1);
+}
+
+static void signal_slot(struct fake_daemon *d, uint32_t slot, uint32_t value)
+{
+    if (!value)
+        return;
+    assert_non_null(d->signals);
+    assert_true(slot < d->b.slots);
+    atomic_store(&d->signals[slot], value);
+}
+
+void fake_complete_start(struct fake_daemon *d, const struct request *q)
+{
+    struct reply reply = { .kind = REPLY_COMPLETION, .serial = q->serial };
+
+    reply.completion.sequence = q->start.sequence;
+    signal_slot(d, q->start.slot, q->start.signal);
+    fake_answer(d, &reply, -1);
 }
 
 void fake_complete(struct fake_daemon *d, const struct request *q, enum error_code code,
@@ -67,6 +86,8 @@ void fake_complete(struct fake_daemon *d, const struct request *q, enum error_co
         error_set(&reply.completion.error, code, "%s", text);
     else
         echo(d, &q->post);
+    if (q->post.persistent)
+        reply.completion.persistent = 1;
     if (q->post.d.kind == COLLECTIVE_ALL_TO_ALL_V) {
         counts[1] = 2;
         reply.completion.counts = counts;
@@ -77,20 +98,25 @@ void fake_complete(struct fake_daemon *d, const struct request *q, enum error_co
         reply.completion.child_nranks = 2;
         reply.completion.child_id = "rc1-child@here";
     }
+    signal_slot(d, q->post.slot, q->post.signal);
     fake_answer(d, &reply, -1);
 }
 
 static void open_region(struct fake_daemon *d, const struct request *q)
 {
-    int fd = packet_take_fd(&d->packet, 0);
     struct fake_region *region = fake_find_region(d, 0);
 
     assert_non_null(region);
     region->number = q->region_open.region;
     region->bytes = q->region_open.bytes;
-    region->data = mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    assert_true(region->data != MAP_FAILED);
-    close(fd);
+    assert_int_equal(d->packet.nfds, q->region_open.kind != REGION_CUDA_IPC);
+    if (q->region_open.kind == REGION_MEMFD) {
+        int fd = packet_take_fd(&d->packet, 0);
+
+        region->data = mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        assert_true(region->data != MAP_FAILED);
+        close(fd);
+    }
     d->regions_opened++;
     fake_answer_done(d, q->serial, ERROR_NONE, "");
 }
@@ -100,9 +126,27 @@ static void close_region(struct fake_daemon *d, const struct request *q)
     struct fake_region *region = fake_find_region(d, q->region_close.region);
 
     assert_non_null(region);
-    munmap(region->data, region->bytes);
+    if (region->data)
+        munmap(region->data, region->bytes);
     *region = (struct fake_region){ 0 };
     d->regions_closed++;
+    fake_answer_done(d, q->serial, ERROR_NONE, "");
+}
+
+static void open_signals(struct fake_daemon *d, const struct request *q)
+{
+    int fd = packet_take_fd(&d->packet, 0);
+    const int seals = fcntl(fd, F_GET_SEALS);
+    void *signals;
+
+    assert_null(d->signals);
+    assert_int_equal(seals, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    d->signals_bytes = d->b.slots * sizeof(*d->signals);
+    assert_true(lseek(fd, 0, SEEK_END) >= (off_t)d->signals_bytes);
+    signals = mmap(NULL, d->signals_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(signals != MAP_FAILED);
+    close(fd);
+    d->signals = signals;
     fake_answer_done(d, q->serial, ERROR_NONE, "");
 }
 
@@ -120,6 +164,7 @@ static void greet(struct fake_daemon *d, const struct request *q)
     }
     reply.welcome.version = 1;
     reply.welcome.slots = d->b.slots;
+    reply.welcome.gpus = !d->b.no_gpus;
     fake_answer(d, &reply, d->cells_fd);
 }
 
@@ -150,6 +195,10 @@ static void handle(struct fake_daemon *d, const struct request *q)
         if (!d->b.hold_posts)
             fake_complete(d, q, ERROR_NONE, "");
         break;
+    case REQUEST_SIGNALS_OPEN:
+        open_signals(d, q);
+        break;
+    case REQUEST_START: /* always left to the test */
     case REQUEST_EXPECT:
         break;
     case REQUEST_LEAVE:
@@ -228,8 +277,10 @@ void fake_stop(struct fake_daemon *d)
         shutdown(d->socket, SHUT_RDWR);
     pthread_join(d->thread, NULL);
     for (int i = 0; i < REGIONS_MAX; i++)
-        if (d->regions[i].number)
+        if (d->regions[i].data)
             munmap(d->regions[i].data, d->regions[i].bytes);
+    if (d->signals)
+        munmap((void *)d->signals, d->signals_bytes);
     if (d->socket >= 0)
         close(d->socket);
     close(d->listener);

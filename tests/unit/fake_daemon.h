@@ -20,7 +20,7 @@
 
 struct fake_region {
     uint32_t number;
-    uint8_t *data;
+    uint8_t *data; /* NULL: of a GPU */
     size_t bytes;
 };
 
@@ -31,6 +31,7 @@ struct behaviour {
     bool hold_regions;    /* never answers region_open and leave */
     bool deny_regions;    /* answers region_open with QUOTA */
     uint32_t regions_max; /* and with more than so many open; 0: no limit */
+    bool no_gpus;
     uint32_t slots;
     uint32_t rank; /* whose part the client plays, for the echo */
 };
@@ -48,6 +49,8 @@ struct fake_daemon {
     uint32_t regions_opened, regions_closed;
     struct progress_cell *cells;
     int cells_fd;
+    _Atomic uint32_t *signals; /* NULL: not handed over */
+    size_t signals_bytes;
     struct codec *codec;
     struct packet packet;
 };
@@ -63,9 +66,11 @@ uint32_t fake_count(struct fake_daemon *d, enum request_kind kind);
 
 /* `fd`: to go along, or -1. */
 void fake_answer(struct fake_daemon *d, const struct reply *reply, int fd);
-/* Completes a post that was held: moves its bytes, each plus one, or fails it. */
+/* Completes a post that was held: moves its bytes, each plus one, or fails it; and signals. */
 void fake_complete(struct fake_daemon *d, const struct request *q, enum error_code code,
                    const char *text);
+/* Completes a start likewise, and moves nothing. */
+void fake_complete_start(struct fake_daemon *d, const struct request *q);
 /* NULL: it is not open. */
 struct fake_region *fake_find_region(struct fake_daemon *d, uint32_t number);
 

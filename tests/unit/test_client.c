@@ -1,6 +1,7 @@
 /* libruccl against a daemon that is a thread of this process. */
 #include "tests/unit/fake_daemon.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -935,6 +936,25 @@ static void exchange_counts_are_checked_and_come_back(void **state)
     pair_stop(&p);
 }
 
+static void memory_of_gpus_needs_a_driver(void **state)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    struct ruccl_region *region = NULL;
+
+    (void)state;
+    if (driver) {
+        dlclose(driver);
+        pair_stop(&p);
+        skip();
+    }
+    assert_int_equal(ruccl_register_cuda(p.conn, &p, 1, &region), -RUCCL_NOT_FOUND);
+    assert_non_null(strstr(ruccl_last_error()->text, "no CUDA driver"));
+    assert_null(region);
+    assert_int_equal(ruccl_region_is_staged(NULL), 0);
+    pair_stop(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -973,6 +993,7 @@ int main(void)
         cmocka_unit_test(memory_freed_under_an_operation_goes_with_the_connection),
         cmocka_unit_test(memory_without_pages_is_not_handed_out_again),
         cmocka_unit_test(register_names_the_missing_property),
+        cmocka_unit_test(memory_of_gpus_needs_a_driver),
         cmocka_unit_test(exchange_counts_are_checked_and_come_back),
     };
 

@@ -39,7 +39,7 @@ class Tensor(Structure):
 
 
 class Comm(Structure):
-    _fields_ = [("member", c_void_p), ("max_chunk_bytes", c_uint64)]
+    _fields_ = [("member", c_void_p), ("max_chunk_bytes", c_uint64), ("stream", c_void_p)]
 
 
 class JoinOptions(Structure):
@@ -80,6 +80,8 @@ _FUNCTIONS = {
     "ruccl_fd": (c_int, [c_void_p]),
     "ruccl_dispatch": (c_int, [c_void_p]),
     "ruccl_register": (c_int, [c_void_p, c_int, c_uint64, _HANDLE]),
+    "ruccl_register_cuda": (c_int, [c_void_p, c_void_p, c_uint64, _HANDLE]),
+    "ruccl_region_is_staged": (c_int, [c_void_p]),
     "ruccl_release": (None, [c_void_p]),
     "ruccl_new_id": (c_int, [c_void_p, c_char_p]),
     "ruccl_drop_id": (c_int, [c_void_p, c_char_p]),

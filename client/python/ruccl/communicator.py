@@ -3,7 +3,9 @@
 R is the world size, [a, ...] a shape whose axis 0 is a. An array is numpy's, or any object with a
 C-contiguous buffer. One made by Connection.empty() is used where it is; every other is copied
 through shared memory. Inputs that are not contiguous are packed; outputs that are not contiguous
-are refused.
+are refused. Or it is an array in memory of a GPU, a torch tensor or an object with a
+__cuda_array_interface__, which Connection.register_cuda() has to know, and is used where it is;
+outputs there have to be given.
 
 Every rank calls the same collectives in the same order. A refusal, also one by this package, is an
 error on every rank, after which the communicator goes on; see ruccl.errors for what else there is.
@@ -14,7 +16,7 @@ import functools
 import operator
 from ctypes import byref, c_void_p
 
-from . import _library, tensors
+from . import _library, cuda, tensors
 from .dtypes import op_of
 from .errors import Closed, Code, Rejected, check
 from .gate import Gate
@@ -41,11 +43,12 @@ def _collective(prepare):
     def start(self, *args, **kwargs):
         try:
             request = prepare(self, *args, **kwargs)
+            arguments = self._arguments(request)
         except Exception:
             # The other ranks make this call too, and would wait for this one.
             self._refuse(name)
             raise
-        return self._start(name, request)
+        return self._start(name, request, arguments)
 
     @functools.wraps(prepare)
     def call(self, *args, **kwargs):
@@ -59,7 +62,7 @@ def _collective(prepare):
 
 
 class Member:
-    """The membership that a communicator and all its bounded forms share."""
+    """The membership that a communicator and all its forms share."""
 
     def __init__(self, connection, raw):
         self.connection = connection
@@ -72,7 +75,7 @@ class Member:
         self.rank = lib.ruccl_rank(self.raw)
         self.world_size = lib.ruccl_world_size(self.raw)
         self.id = lib.ruccl_id(self.raw).decode()
-        return Communicator(self, self.raw.max_chunk_bytes)
+        return Communicator(self, self.raw.max_chunk_bytes, self.raw.stream)
 
     def leave(self):
         if not self.gate.shut():
@@ -86,23 +89,25 @@ class Member:
 
 
 class Communicator:
-    """One rank's membership in a session of R ranks, and the byte budget its collectives keep.
+    """One rank's membership in a session of R ranks, and how its collectives are done.
 
     rank, world_size, id    as joined
     max_chunk_bytes         most bytes of tensor messages in flight; None without a budget
+    stream                  that calls on arrays of GPUs take part in; None for that of the arrays
 
     Leave it to part in good order; `with` does, after telling the others of an exception. Dropping
     the object does not leave.
     """
 
-    def __init__(self, member, max_chunk_bytes):
+    def __init__(self, member, max_chunk_bytes, stream):
         self._member = member
         self._connection = member.connection
-        self._raw = _library.Comm(member.raw.member, max_chunk_bytes)
+        self._raw = _library.Comm(member.raw.member, max_chunk_bytes, stream)
         self.rank = member.rank
         self.world_size = member.world_size
         self.id = member.id
         self.max_chunk_bytes = None if max_chunk_bytes == _library.NO_BUDGET else max_chunk_bytes
+        self.stream = stream
 
     def __repr__(self):
         budget = "" if self.max_chunk_bytes is None else f", {self.max_chunk_bytes} bytes"
@@ -126,11 +131,20 @@ class Communicator:
         """The same communicator under a budget in bytes. Never communicates."""
         if not 0 <= operator.index(max_chunk_bytes) < _library.NO_BUDGET:
             raise Rejected(Code.INVALID_ARGUMENT, f"{max_chunk_bytes} bytes are no budget")
-        return Communicator(self._member, max_chunk_bytes)
+        return Communicator(self._member, max_chunk_bytes, self.stream)
 
     def unbounded(self):
         """The communicator as it was before any budget."""
-        return Communicator(self._member, _library.NO_BUDGET)
+        return Communicator(self._member, _library.NO_BUDGET, self.stream)
+
+    def on_stream(self, stream):
+        """The same communicator on a CUDA stream: an integer handle, or torch's or cupy's object.
+
+        A call on arrays of GPUs begins after what the stream holds, and what is put into the stream
+        afterwards sees the result, without waiting for the Work. Without this it is the stream that
+        the array names, torch's current one, or else the legacy default stream.
+        """
+        return Communicator(self._member, self._raw.max_chunk_bytes, cuda.stream_of(stream))
 
     def split(self, color, key=0):
         """Collective: ranks of the same color form a new communicator, ordered by (key, old rank).
@@ -328,17 +342,28 @@ class Communicator:
 
     # ------------------------------------------------------------------ the way into the library
 
-    def _start(self, name, request):
-        function = getattr(lib, f"ruccl_{name}_async")
+    def _arguments(self, request):
         regions = self._connection._regions
-        arguments = [
+        return [
             byref(argument.tensor(regions)) if isinstance(argument, tensors.Array) else argument
             for argument in request.arguments
         ]
+
+    def _raw_for(self, request):
+        if self.stream is None:
+            for argument in request.arguments:
+                if isinstance(argument, tensors.Array) and argument.stream is not None:
+                    raw = self._raw
+                    return _library.Comm(raw.member, raw.max_chunk_bytes, argument.stream)
+        return self._raw
+
+    def _start(self, name, request, arguments):
+        function = getattr(lib, f"ruccl_{name}_async")
+        raw = self._raw_for(request)
         handle = c_void_p()
         with self._connection._gate, self._member.gate:
             self._connection._sweep()
-            check(function(self._raw, *arguments, byref(handle)))
+            check(function(raw, *arguments, byref(handle)))
         return Work(
             self._connection, handle, keep=request.arguments, finish=request.finish,
             world_size=self.world_size,

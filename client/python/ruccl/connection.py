@@ -83,6 +83,16 @@ class Connection:
         pages = self._regions.allocate(self._handle, size) if size else bytearray()
         return tensors.view_of(pages, storage, shape)
 
+    def register_cuda(self, pointer, nbytes):
+        """Registers memory of a GPU: `nbytes` from a device pointer on, of any kind.
+
+        Arrays in it may be passed to collectives from now on. Returns a CudaMemory, to be released
+        before the memory is freed; as a `with`, at its end.
+        Errors: INVALID_ARGUMENT (not a GPU's memory), OUT_OF_RANGE, NOT_FOUND (no driver, or a daemon
+        that uses no GPU), QUOTA.
+        """
+        return self._regions.register_cuda(self._handle, pointer, nbytes)
+
     def new_id(self):
         """A fresh communicator id, a str to hand to every rank by whatever means.
 

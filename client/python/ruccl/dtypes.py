@@ -132,9 +132,16 @@ def dtype_of(dtype):
 
 def of_numpy(dtype):
     """The element type of a numpy.dtype."""
-    found = _NUMPY.get(dtype.name) or _ML_DTYPES.get(dtype.name)
-    if found is None or not dtype.isnative:
+    if not dtype.isnative:
         raise unsupported(dtype)
+    return of_name(dtype.name)
+
+
+def of_name(name):
+    """The element type that numpy, or a package that adds to it, calls so."""
+    found = _NUMPY.get(name) or _ML_DTYPES.get(name)
+    if found is None:
+        raise unsupported(name)
     return found
 
 

@@ -1,6 +1,6 @@
-"""Shared memory that the daemon maps too: arrays in it are never copied.
+"""Memory that the daemon maps too: arrays in it are never copied.
 
-An array is a view of a Python mmap of a sealed memfd. The library keeps a mapping of its own, so an
+A shared array is a view of a Python mmap of a sealed memfd. The library keeps a mapping of its own, so an
 array outlives its connection as ordinary memory, and the daemon's share goes with the array.
 """
 
@@ -35,6 +35,7 @@ class Regions:
 
     def __init__(self, gate):
         self._gate = gate
+        self.has_cuda = False  # some memory of a GPU was registered
         self._lock = threading.Lock()
         self._by_start = {}
         self._starts = None  # the keys in order; None once they have changed
@@ -74,6 +75,14 @@ class Regions:
             return None
         return region.handle, address - region.start
 
+    def register_cuda(self, connection, pointer, nbytes):
+        """Memory of a GPU, which the library finds again by itself."""
+        handle = c_void_p()
+        with self._gate:
+            check(lib.ruccl_register_cuda(connection, pointer, nbytes, ctypes.byref(handle)))
+        self.has_cuda = True
+        return CudaMemory(self._gate, handle)
+
     def _release(self, start):
         # Takes no lock: the collector may call this in the middle of anything. A start that stays
         # in the ordered keys finds nothing in the dictionary, which is right.
@@ -82,6 +91,33 @@ class Regions:
         try:
             with self._gate:
                 lib.ruccl_release(region.handle)
+        except Closed:
+            pass  # close() has released it
+
+
+class CudaMemory:
+    """Memory of a GPU that is registered with a connection, until release() or its close.
+
+    staged  whether the daemon cannot share it, so that calls copy it through host memory
+    """
+
+    def __init__(self, gate, handle):
+        self._gate = gate
+        self._handle = handle
+        self.staged = bool(lib.ruccl_region_is_staged(handle))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, exception, traceback):
+        self.release()
+
+    def release(self):
+        """The memory may be freed afterwards, if no work uses it. Releasing twice does nothing."""
+        handle, self._handle = self._handle, None
+        try:
+            with self._gate:
+                lib.ruccl_release(handle)
         except Closed:
             pass  # close() has released it
 

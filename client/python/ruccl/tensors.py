@@ -1,11 +1,11 @@
-"""Arrays as arguments: numpy arrays, and whatever else has a C-contiguous buffer."""
+"""Arrays as arguments: numpy arrays, arrays of GPUs, and whatever has a C-contiguous buffer."""
 
 import ctypes
 import math
 import struct
 from ctypes import c_char, c_uint64
 
-from . import dtypes
+from . import cuda, dtypes
 from ._library import MAX_AXES, Tensor
 from .dtypes import numpy
 from .errors import Code, Rejected
@@ -16,12 +16,13 @@ _NOWHERE = ctypes.create_string_buffer(1)  # where the elements of an empty arra
 class Array:
     """What an argument is: its element type, shape and address, and what keeps the bytes there.
 
-    storage  what arrays like this one are made with: a numpy.dtype or a buffer format
+    storage  what arrays like this one are made with: a numpy.dtype or a buffer format; None on GPUs
+    stream   that an array of a GPU is used in, as far as it says so
     """
 
-    __slots__ = ("source", "dtype", "shape", "storage", "address", "_keep")
+    __slots__ = ("source", "dtype", "shape", "storage", "address", "stream", "_keep")
 
-    def __init__(self, source, dtype, shape, storage, address, keep):
+    def __init__(self, source, dtype, shape, storage, address, keep, stream=None):
         if len(shape) > MAX_AXES:
             raise Rejected(
                 Code.INVALID_SHAPE, f"an array has {len(shape)} axes; {MAX_AXES} are the most"
@@ -31,14 +32,21 @@ class Array:
         self.shape = shape
         self.storage = storage
         self.address = address
+        self.stream = stream
         self._keep = keep
 
     def tensor(self, regions):
-        """The C structure: a region and an offset where the array is shared, else plain memory."""
+        """The C structure: a region and an offset where the array is shared, else an address."""
         size = nbytes(self.shape, self.dtype)
         tensor = Tensor(dtype=self.dtype, naxes=len(self.shape))
         tensor.shape[: len(self.shape)] = self.shape
-        found = regions.find(self.address, size) if size else None
+        if size and self.storage is None and not regions.has_cuda:
+            raise Rejected(
+                Code.INVALID_ARGUMENT,
+                "the array is in memory of a GPU that is not registered; see"
+                " Connection.register_cuda()",
+            )
+        found = regions.find(self.address, size) if size and self.storage is not None else None
         if found:
             tensor.region, tensor.offset = found
         else:
@@ -48,6 +56,8 @@ class Array:
 
 def read(source, dtype=None):
     """`source` as an input. What is not contiguous, or is read-only, is packed into a copy."""
+    if cuda.is_array(source):
+        return _cuda_array(cuda.Interface(source), dtype)
     if _is_numpy(source):
         packed = source if source.flags.c_contiguous else numpy.ascontiguousarray(source)
         return _numpy_array(packed, dtype)
@@ -59,6 +69,10 @@ def read(source, dtype=None):
 
 def write(target, dtype=None):
     """`target` as an output. It has to be contiguous and writable: a copy would keep the result."""
+    if cuda.is_array(target):
+        found = cuda.Interface(target)
+        _require_writable(found.contiguous, found.writable)
+        return _cuda_array(found, dtype)
     if _is_numpy(target):
         _require_writable(target.flags.c_contiguous, target.flags.writeable)
         return _numpy_array(target, dtype)
@@ -69,6 +83,8 @@ def write(target, dtype=None):
 
 def like(array, shape):
     """A new plain array of `array`'s type and the given shape, as an output."""
+    if array.storage is None:
+        raise Rejected(Code.INVALID_ARGUMENT, "an array in memory of a GPU needs out")
     if numpy is not None and isinstance(array.storage, numpy.dtype):
         return write(numpy.empty(shape, array.storage), array.dtype)
     memory = bytearray(nbytes(shape, array.dtype))
@@ -93,7 +109,7 @@ def first_rows(array, nrows):
     """The first rows of an output, in the form that its owner gave it."""
     if nrows == array.shape[0]:
         return array.source
-    if _is_numpy(array.source):
+    if array.storage is None or _is_numpy(array.source):
         return array.source[:nrows]
     view = memoryview(array.source)
     if view.shape != array.shape:
@@ -108,6 +124,17 @@ def _is_numpy(source):
 def _numpy_array(array, dtype):
     chosen = dtypes.chosen(dtypes.of_numpy(array.dtype), dtype)
     return Array(array, chosen, array.shape, array.dtype, array.ctypes.data, array)
+
+
+def _cuda_array(found, dtype):
+    if not found.contiguous:
+        raise Rejected(
+            Code.INVALID_ARGUMENT, "an array in memory of a GPU has to be C-contiguous"
+        )
+    chosen = dtypes.chosen(dtypes.of_name(found.dtype), dtype)
+    return Array(
+        found.source, chosen, found.shape, None, found.address, found.source, found.stream
+    )
 
 
 def _buffer(source):
