@@ -835,11 +835,20 @@ TEST(a_fault_of_others_goes_to_the_handler_that_was_there_before)
 
 /* ---- Claims: leaving ---- */
 
+/* A thread that has been joined is seen there a moment longer. */
+static void await_threads(unsigned most)
+{
+    for (unsigned ms = 0; count_entries("/proc/self/task") > most; ms++) {
+        assert_true(ms < 20000);
+        usleep(1000);
+    }
+}
+
 TEST(close_leaves_no_thread_and_no_descriptor)
 {
     for_each_kind(k) /* which has been open before: drivers keep something for the next time */
     {
-        unsigned nthreads = count_entries("/proc/self/task");
+        const unsigned nthreads = count_entries("/proc/self/task");
         unsigned nfds = count_entries("/proc/self/fd");
         struct device *d = open_kind(&k);
         struct mapping *m = import_new(d, 4 * MIB);
@@ -851,10 +860,7 @@ TEST(close_leaves_no_thread_and_no_descriptor)
         assert_int_equal(run(d, &t), 0);
         mapping_unref(m);
         close_device(d);
-        for (unsigned i = 0; count_entries("/proc/self/task") > nthreads; i++) {
-            assert_true(i < 10000);
-            usleep(1000); /* a driver's thread may be at its last instructions */
-        }
+        await_threads(nthreads);
         assert_int_equal(count_entries("/proc/self/fd"), nfds);
     }
 }
@@ -868,6 +874,15 @@ static long cpu_us(void)
            u.ru_stime.tv_usec;
 }
 
+static bool is_idle(void)
+{
+    const long before = cpu_us();
+
+    usleep(50000);
+    return cpu_us() - before < 10000;
+}
+
+/* Workers that did not get the CPU may still be about to go to sleep. */
 TEST(an_idle_device_uses_no_cpu)
 {
     void *src = memory_new(MIB), *dst = memory_new(MIB);
@@ -876,13 +891,10 @@ TEST(an_idle_device_uses_no_cpu)
     {
         struct device *d = open_kind(&k);
         struct task t = copy_task(&src, &dst, 1, MIB);
-        long before;
 
         assert_int_equal(run(d, &t), 0);
         usleep(2000);
-        before = cpu_us();
-        usleep(50000);
-        assert_true(cpu_us() - before < 10000);
+        assert_true(is_idle() || is_idle() || is_idle());
         close_device(d);
     }
     memory_free();

@@ -160,6 +160,16 @@ static bool turn(int timeout_ms)
     return awake;
 }
 
+/* Until nobody has woken for a while. */
+static void turn_until_quiet(void)
+{
+    const uint64_t until = now_ns(CLOCK_MONOTONIC) + WAIT_S * 1000000000ull;
+
+    while (turn(100))
+        if (now_ns(CLOCK_MONOTONIC) > until)
+            fail_msg("it never sleeps");
+}
+
 static void turn_for(unsigned ms)
 {
     const uint64_t until = now_ns(CLOCK_MONOTONIC) + ms * 1000000ull;
@@ -281,6 +291,16 @@ static void assert_no_failures(void)
 {
     for (unsigned i = 0; i < world.n; i++)
         assert_int_equal(world.nodes[i].nfailures, 0);
+}
+
+/* Of node 0. */
+static void await_failure(void)
+{
+    const uint64_t until = now_ns(CLOCK_MONOTONIC) + WAIT_S * 1000000000ull;
+
+    while (!world.nodes[0].nfailures && now_ns(CLOCK_MONOTONIC) < until)
+        turn(10);
+    assert_int_equal(world.nodes[0].nfailures, 1);
 }
 
 static const uint64_t sizes[] = { 0, 1, 13, 8192, 65536, 65537, (1 << 20) + 1, 64 << 20 };
@@ -786,9 +806,7 @@ TEST(a_peer_whose_other_end_is_gone_already_is_found_lost)
         item_init(&it, 1, 100000, 1);
         if (world.ops->peer_connect(p, address, len, &e) == 0) {
             it.r = channel_send(world.nodes[0].channels[0], p, &it.t);
-            for (unsigned ms = 0; !world.nodes[0].nfailures && ms < WAIT_S * 100; ms++)
-                turn(10);
-            assert_int_equal(world.nodes[0].nfailures, 1);
+            await_failure();
         }
         world.ops->peer_free(p);
         assert_int_not_equal(it.r, TRANSPORT_PENDING);
@@ -812,7 +830,7 @@ TEST(an_idle_transport_sleeps_and_a_message_wakes_it)
         turn_for(50);
         item_init(&items[1], 1000, 100, 1);
         recv_item(&items[1], 1, 0, 0);
-        turn_for(1);
+        turn_until_quiet();
         used = now_ns(CLOCK_PROCESS_CPUTIME_ID);
         for (unsigned i = 0; i < 5; i++)
             nawake += turn(60);
@@ -972,9 +990,7 @@ static void survive(const struct transport_ops *ops, unsigned round)
         turn(1);
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, NULL, 0), child);
-    for (unsigned ms = 0; !world.nodes[0].nfailures && ms < WAIT_S * 100; ms++)
-        turn(10);
-    assert_int_equal(world.nodes[0].nfailures, 1);
+    await_failure();
     turn_for(5);
     free_peer(0, 0);
     for (unsigned i = 0; i < NTRAFFIC; i++) {

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/end_to_end/cost.h"
 #include "tests/unit/unit.h"
 
 int64_t stage_now_us(void)
@@ -197,6 +198,15 @@ void stage_kill_child(struct part *part)
     part->child = 0;
 }
 
+void stage_freeze(pid_t pid)
+{
+    int status;
+
+    kill(pid, SIGSTOP);
+    assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+    assert_true(WIFSTOPPED(status));
+}
+
 void stage_dismiss(struct part *part)
 {
     const int64_t deadline = deadline_us();
@@ -228,6 +238,7 @@ void stage_expect_nothing_left(struct stage *stage, const struct harness *h)
 
     stage_dismiss_all(stage);
     harness_expect_usage(h, &stage->before);
+    cost_await_rest(&h->pid, 1);
     usage = harness_usage(h);
     if (!HARNESS_SANITIZED && usage.resident_bytes > stage->before.resident_bytes + GROWTH_BYTES)
         fail_msg("the daemon has grown from %llu to %llu bytes",

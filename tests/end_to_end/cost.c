@@ -2,13 +2,24 @@
 
 #include <dirent.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "tests/unit/unit.h"
 
-#define TICKS    1 /* that a clock's edge may bring */
-#define SWITCHES 2
+#define TICKS       1 /* that a clock's edge may bring */
+#define SWITCHES    2
+#define REST_WAIT_S 20
+
+static time_t now_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec;
+}
 
 static uint64_t ticks_of(pid_t pid)
 {
@@ -31,25 +42,32 @@ static uint64_t ticks_of(pid_t pid)
     return user + system;
 }
 
-static uint64_t switches_of_thread(const char *pid_dir, const char *thread)
+struct threads {
+    uint64_t switches; /* of all of them */
+    unsigned nawake;
+};
+
+static void look_at_thread(const char *pid_dir, const char *thread, struct threads *ret)
 {
-    char path[128], line[256];
+    char path[128], line[256], state = '?';
     uint64_t n = 0;
     FILE *f;
 
     snprintf(path, sizeof(path), "%s/%.32s/status", pid_dir, thread);
     f = fopen(path, "re");
-    while (f && fgets(line, sizeof(line), f))
+    while (f && fgets(line, sizeof(line), f)) {
+        sscanf(line, "State: %c", &state);
         if (sscanf(line, "voluntary_ctxt_switches: %" SCNu64, &n) == 1)
             break;
+    }
     if (f)
         fclose(f);
-    return n;
+    ret->nawake += state != 'S';
+    ret->switches += n;
 }
 
-struct cost cost_of(pid_t pid)
+static void look_at_threads(pid_t pid, struct threads *ret)
 {
-    struct cost cost = { .ticks = ticks_of(pid) };
     struct dirent *entry;
     char path[64];
     DIR *dir;
@@ -59,9 +77,40 @@ struct cost cost_of(pid_t pid)
     assert_non_null(dir);
     while ((entry = readdir(dir)))
         if (entry->d_name[0] != '.')
-            cost.switches += switches_of_thread(path, entry->d_name);
+            look_at_thread(path, entry->d_name, ret);
     closedir(dir);
-    return cost;
+}
+
+struct cost cost_of(pid_t pid)
+{
+    struct threads threads = { 0 };
+
+    look_at_threads(pid, &threads);
+    return (struct cost){ .ticks = ticks_of(pid), .switches = threads.switches };
+}
+
+static struct threads look_at_all(const pid_t *pids, uint32_t n)
+{
+    struct threads all = { 0 };
+
+    for (uint32_t i = 0; i < n; i++)
+        look_at_threads(pids[i], &all);
+    return all;
+}
+
+/* Who sleeps at two looks and has not gone to sleep between them has slept all the time. */
+void cost_await_rest(const pid_t *pids, uint32_t n)
+{
+    const time_t deadline = now_s() + REST_WAIT_S;
+    struct threads before, now = look_at_all(pids, n);
+
+    do {
+        if (now_s() > deadline)
+            fail_msg("%u threads do not come to rest", now.nawake);
+        poll(NULL, 0, 2);
+        before = now;
+        now = look_at_all(pids, n);
+    } while (before.nawake || now.nawake || now.switches != before.switches);
 }
 
 void cost_expect_idle(const char *who, pid_t pid, const struct cost *before, unsigned seconds)

@@ -20,7 +20,10 @@
 
 #include <cmocka.h>
 
+#include "tests/end_to_end/cost.h"
+
 #define START_LIMIT_MS 20000u
+#define SETTLE_MS      300u /* for what is due a little later */
 #define ARGUMENTS_MAX  32u
 
 uint64_t test_now_ms(void)
@@ -163,6 +166,12 @@ void daemon_stop(struct daemon *d)
     kill(d->pid, SIGTERM);
     assert_int_equal(daemon_wait(d, START_LIMIT_MS), 0);
     daemon_fini(d);
+}
+
+void daemon_settle(const struct daemon *d)
+{
+    test_sleep_ms(SETTLE_MS);
+    cost_await_rest(&d->pid, 1);
 }
 
 bool daemon_logged(const struct daemon *d, const char *text)

@@ -11,6 +11,10 @@
 
 #define DAEMON_PATH_BYTES 100
 
+/* How long a failure may take to be told, on a machine that has other things to do: it is far from
+ * what would end the waiting otherwise. */
+#define TOLD_MS 5000u
+
 struct daemon {
     pid_t pid; /* 0: not running */
     char directory[DAEMON_PATH_BYTES - 40];
@@ -47,6 +51,9 @@ void daemon_wait_notice(struct daemon *d, const char *text);
 int daemon_wait(struct daemon *d, uint64_t limit_ms);
 /* SIGTERM, and expects it to end with 0. */
 void daemon_stop(struct daemon *d);
+
+/* Waits until it has nothing left to do. */
+void daemon_settle(const struct daemon *d);
 
 bool daemon_logged(const struct daemon *d, const char *text);
 unsigned daemon_fds(const struct daemon *d);

@@ -278,9 +278,9 @@ def pack_inputs(connection, comm):
 
 
 def lag_behind(connection, comm):
-    """Rank 0 is late; the others find their work unfinished until then."""
-    if comm.rank == 0:
-        time.sleep(0.5)
+    """Rank 0 is late: it waits until the others have found their work unfinished."""
+    for other in range(1, comm.world_size if comm.rank == 0 else 1):
+        comm.recv(bytearray(1), other)
     mine = np.full(3, comm.rank + 1.0)
     work = comm.all_reduce_async(mine)
     second = comm.barrier_async()
@@ -291,6 +291,7 @@ def lag_behind(connection, comm):
             raise AssertionError("the wait did not end")
         except TimeoutError:
             pass
+        comm.send(b"!", 0)
     assert second.wait(30) is None and work.test()
     return work.wait().tolist()
 
@@ -347,26 +348,33 @@ def abort_by_exception(connection, comm):
         pass
 
 
-def stay_away(connection, comm):
+def stay_away(connection, comm, directory):
+    """Rank 1 does not come until the others have left word in the directory."""
+    words = pathlib.Path(directory)
     if comm.rank == 1:
-        time.sleep(1)
+        deadline = time.monotonic() + 20
+        while len(list(words.iterdir())) < comm.world_size - 1 and time.monotonic() < deadline:
+            time.sleep(0.02)
         return None
-    raise outcome(comm.barrier)[0]
+    error, _ = outcome(comm.barrier)
+    (words / str(comm.rank)).touch()
+    raise error
 
 
 def press_control_c(connection, comm):
-    """Rank 0 waits for a rank that comes late, and is interrupted."""
+    """Rank 0 waits for a rank that does not come before it has been told of the interruption."""
     if comm.rank != 0:
-        time.sleep(1.5)
+        comm.recv(bytearray(1), 0)
         comm.barrier()
         return True
-    threading.Timer(0.2, os.kill, (os.getpid(), 2)).start()
-    began = time.monotonic()
+    work = comm.barrier_async()
     try:
-        comm.barrier()
+        threading.Timer(0.2, os.kill, (os.getpid(), 2)).start()
+        work.wait()
+        return False
     except KeyboardInterrupt:
-        return time.monotonic() - began < 1
-    return False
+        comm.send(b"!", 1)
+    return work.wait() is None
 
 
 def fork_and_carry_on(connection, comm):

@@ -23,7 +23,7 @@ class Daemon:
         self._dir = tempfile.TemporaryDirectory()
         self.socket = os.path.join(self._dir.name, "ruccld.sock")
         self._process = subprocess.Popen([os.environ["RUCCLD"], "--socket", self.socket])
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 20
         while True:
             try:
                 ruccl.connect(self.socket).close()
@@ -52,7 +52,14 @@ class Ranks:
 
     def __init__(self, socket, count):
         self._socket = socket
-        self._workers = [_Worker(socket) for _ in range(count)]
+        self._workers = self._start(count)
+
+    def _start(self, count):
+        """All at once, and none is asked anything before all are there."""
+        workers = [_Worker(self._socket) for _ in range(count)]
+        for worker in workers:
+            worker.answer()
+        return workers
 
     def run(self, world_size, function, *arguments, **join):
         """Calls function(connection, communicator, *arguments) on that many ranks.
@@ -70,7 +77,7 @@ class Ranks:
             return [worker.answer() for worker in workers]
         except AssertionError:
             self.close()  # they may be anywhere; the next test is not to suffer
-            self._workers = [_Worker(self._socket) for _ in self._workers]
+            self._workers = self._start(len(self._workers))
             raise
 
     def close(self):
@@ -110,6 +117,7 @@ class _Worker:
 def _work(socket, pipe):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with ruccl.connect(socket, name="test_python") as connection:
+        pipe.send(("value", "here"))
         while True:
             try:
                 job = pipe.recv()

@@ -71,6 +71,7 @@ uint64_t raw_barrier(struct raw *c, uint32_t comm, uint64_t sequence, uint32_t s
 
 /* Asks for the first page of the status: that somebody else is still served. */
 void raw_ask_status(struct raw *c);
+/* Fails after 10 s. */
 void raw_wait_for_sessions(struct raw *c, uint32_t n);
 
 /* Two clients and their communicator, 1 for both: `a` is rank 0 and has rings, `b` is rank 1. */

@@ -210,6 +210,7 @@ static void strangers_on_the_network_are_dropped_and_hurt_nobody(void **state)
         close(fd);
     }
     assert_true(daemon_logged(&d, "does not speak as a daemon of ruCCL does"));
+    daemon_settle(&d);
     assert_int_equal(daemon_fds(&d), fds + 1);
     make_comm(&c, 1, 0);
     raw_close(&c);
@@ -282,7 +283,7 @@ static void draining_lets_what_has_begun_finish(void **state)
     raw_open(&c, d.socket);
     make_comm(&c, 2, 2);
     raw_barrier(&c, 1, 1, 0);
-    test_sleep_ms(50);
+    raw_ask_status(&c); /* the daemon has it */
     kill(d.pid, SIGTERM);
     daemon_wait_notice(&d, "STOPPING=1");
     raw_send(&c, &(struct request){ .kind = REQUEST_ID_NEW }, -1);
@@ -307,7 +308,7 @@ static void what_does_not_finish_in_time_is_failed(void **state)
     raw_open(&c, d.socket);
     make_comm(&c, 2, 2);
     raw_barrier(&c, 1, 1, 0);
-    test_sleep_ms(50);
+    raw_ask_status(&c); /* the daemon has it */
     start = test_now_ms();
     kill(d.pid, SIGTERM);
     assert_int_equal(raw_expect(&c, REPLY_COMPLETION)->completion.error.code,
@@ -328,12 +329,11 @@ static void told_twice_it_stops_at_once(void **state)
     daemon_run(&d, "--set=drain_timeout=1h");
     raw_open(&c, d.socket);
     make_comm(&c, 2, 1); /* for ever unfinished */
-    test_sleep_ms(50);
+    raw_ask_status(&c);  /* the daemon has it */
     kill(d.pid, SIGTERM);
     daemon_wait_notice(&d, "STOPPING=1");
-    test_sleep_ms(50);
     kill(d.pid, SIGTERM);
-    assert_int_equal(daemon_wait(&d, 5000), 1);
+    assert_int_equal(daemon_wait(&d, 10000), 1);
     assert_int_equal(access(d.socket, F_OK), -1);
     raw_close(&c);
     daemon_fini(&d);
@@ -393,6 +393,34 @@ static const char *find_activator(void)
     return NULL;
 }
 
+#define ACCEPTS 0x10000 /* of /proc/net/unix: somebody listens */
+
+static bool is_listened_at(const char *path)
+{
+    char line[512], name[256];
+    unsigned flags;
+    bool found = false;
+    FILE *f = fopen("/proc/net/unix", "re");
+
+    assert_non_null(f);
+    while (!found && fgets(line, sizeof(line), f))
+        found = sscanf(line, "%*s %*x %*x %x %*x %*x %*u %255s", &flags, name) == 2 &&
+                flags & ACCEPTS && strcmp(name, path) == 0;
+    fclose(f);
+    return found;
+}
+
+static void await_listener(const char *path)
+{
+    const uint64_t end = test_now_ms() + 10000;
+
+    while (!is_listened_at(path)) {
+        if (test_now_ms() > end)
+            fail_msg("nobody listens at %s", path);
+        test_sleep_ms(5);
+    }
+}
+
 static void a_service_managers_socket_is_taken_and_left(void **state)
 {
     const char *activator = find_activator();
@@ -410,9 +438,7 @@ static void a_service_managers_socket_is_taken_and_left(void **state)
         execl(activator, activator, "--seqpacket", "-l", d.socket, getenv("RUCCLD"), NULL);
         _exit(127);
     }
-    for (int i = 0; i < 1000 && access(d.socket, F_OK) < 0; i++)
-        test_sleep_ms(5);
-    test_sleep_ms(50);
+    await_listener(d.socket);
     raw_open(&c, d.socket);
     kill(d.pid, SIGTERM);
     raw_expect_goodbye(&c, ERROR_DAEMON_STOPPING, NULL);

@@ -68,8 +68,12 @@ static void play_client(struct stage *s, struct part *me)
 static void expect_all_idle(void)
 {
     struct cost daemon, clients[CLIENTS];
+    pid_t pids[CLIENTS + 1] = { harness.pid };
 
+    for (uint32_t i = 0; i < CLIENTS; i++)
+        pids[i + 1] = stage->parts[i].pid;
     poll(NULL, 0, SETTLE_MS);
+    cost_await_rest(pids, CLIENTS + 1);
     daemon = cost_of(harness.pid);
     for (uint32_t i = 0; i < CLIENTS; i++)
         clients[i] = cost_of(stage->parts[i].pid);

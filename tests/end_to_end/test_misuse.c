@@ -12,8 +12,6 @@
 #include "tests/end_to_end/raw.h"
 #include "tests/unit/unit.h"
 
-#define SETTLE_MS 300u
-
 /* Until the daemon waits for this client's bell; it will not be rung by itself then. */
 static void wait_for_sleep(struct raw *c)
 {
@@ -140,7 +138,7 @@ static void commit(const struct daemon *d, const struct offence *offence)
     assert_int_equal(raw_expect_completion(&p.b, 0)->code, ERROR_RANK_LOST);
     assert_non_null(strstr(p.b.reply.completion.error.text, "rank 0"));
     assert_non_null(strstr(p.b.reply.completion.error.text, "broke the protocol"));
-    assert_true(test_now_ms() - start < 1000);
+    assert_true(test_now_ms() - start < TOLD_MS);
     raw_ask_status(&p.b);
     raw_pair_close(&p);
 }
@@ -308,8 +306,7 @@ static void die_after(void (*then)(struct raw *c), uint32_t nputs)
     for (uint32_t n = 1; n <= nputs + 1; n++)
         raw_barrier(&c, 1, n, n);
     assert_int_equal(read(ready[0], &byte, 1), 1);
-    test_sleep_ms(50);
-    assert_false(raw_take(&c)); /* the daemon does not know yet */
+    daemon_settle(&d);
 
     start = test_now_ms();
     kill(pid, SIGKILL);
@@ -318,7 +315,7 @@ static void die_after(void (*then)(struct raw *c), uint32_t nputs)
     assert_int_equal(raw_expect_completion(&c, 0)->code, ERROR_RANK_LOST);
     assert_int_equal(c.reply.completion.sequence, nputs + 1);
     assert_non_null(strstr(c.reply.completion.error.text, "died"));
-    assert_true(test_now_ms() - start < 1000);
+    assert_true(test_now_ms() - start < TOLD_MS);
     waitpid(pid, NULL, 0);
     close(ready[0]);
     close(ready[1]);
@@ -368,7 +365,8 @@ TEST(a_client_that_takes_no_replies_is_let_go)
     daemon_stop(&d);
 }
 
-#define TIMEOUT_MS 1000u
+#define TIMEOUT_MS 3000u
+#define IDLE_MS    500u
 
 TEST(a_member_that_never_rings_is_missing_on_schedule_and_costs_nothing)
 {
@@ -379,17 +377,19 @@ TEST(a_member_that_never_rings_is_missing_on_schedule_and_costs_nothing)
 
     daemon_run(&d);
     raw_pair_open(&p, d.socket, TIMEOUT_MS * 1000);
-    raw_barrier(&p.b, 1, 1, 0);
     start = test_now_ms();
+    raw_barrier(&p.b, 1, 1, 0);
     wait_for_sleep(&p.a);
     raw_put(&p.a, &r);
-    test_sleep_ms(SETTLE_MS);
+    daemon_settle(&d);
     cpu = daemon_cpu_us(&d);
-    test_sleep_ms(TIMEOUT_MS / 2);
-    assert_int_equal(daemon_cpu_us(&d), cpu);
+    test_sleep_ms(IDLE_MS);
+    cpu = daemon_cpu_us(&d) - cpu;
+    if (test_now_ms() - start < TIMEOUT_MS)
+        assert_int_equal(cpu, 0);
 
     assert_int_equal(raw_expect_completion(&p.b, 0)->code, ERROR_TIMEOUT);
-    assert_in_range(test_now_ms() - start, TIMEOUT_MS - 10, TIMEOUT_MS + 1000);
+    assert_in_range(test_now_ms() - start, TIMEOUT_MS, TIMEOUT_MS + TOLD_MS);
     assert_non_null(strstr(p.b.reply.completion.error.text, "rank 0 did not"));
     ring_bell(&p.a); /* late, and answered all the same */
     assert_int_not_equal(raw_expect_completion(&p.a, r.serial)->code, ERROR_NONE);

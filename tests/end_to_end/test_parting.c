@@ -13,6 +13,7 @@
 
 #include "shared/base.h"
 #include "tests/end_to_end/actors.h"
+#include "tests/end_to_end/cost.h"
 #include "tests/unit/unit.h"
 
 #define PATIENCE_US (STAGE_PATIENCE_MS * 1000ll)
@@ -123,6 +124,14 @@ static const struct way ways[] = {
     { "abort", go_abort, RUCCL_ABORTED, "aborted by rank 2: the loss is not a number" },
 };
 
+/* The two, by the one that has not gone yet. */
+static void await_blocked(void)
+{
+    const pid_t pids[] = { harness.pid, stage->parts[0].pid, stage->parts[1].pid };
+
+    cost_await_rest(pids, ARRAY_SIZE(pids));
+}
+
 static void go_one_way(void)
 {
     int64_t since_us;
@@ -132,7 +141,7 @@ static void go_one_way(void)
     stage_add(stage, 1, play_left_behind);
     stage_add(stage, 2, way->go);
     stage_await_all(stage, 1);
-    poll(NULL, 0, 20); /* for the two to be blocked */
+    await_blocked();
     since_us = stage_now_us();
     stage_cue(&stage->parts[2], 1);
     stage_dismiss(&stage->parts[0]);
@@ -164,18 +173,22 @@ TEST(whoever_goes_is_named_to_those_who_wait_for_it)
 
 /* ---- stopped */
 
-#define SHORT_TIMEOUT_US 400000
+/* Of joining and of each call; all have to begin within it on a machine that has much to do. */
+#define SHORT_TIMEOUT_US 2000000
 
 static void play_waiter_for_a_stopped_rank(struct stage *s, struct part *me)
 {
     const struct ruccl_join_options options = { .timeout_us = SHORT_TIMEOUT_US };
     struct ruccl_conn *conn = part_connect(s, me);
-    struct ruccl_comm comm = part_join(s, me, conn, 0, me->rank, 3, &options);
     struct ruccl_region *region = part_alloc(me, conn, 4000);
+    struct ruccl_comm comm;
 
-    part_compute(me, comm, region, 1);
     part_reach(me, 1);
     part_wait(me, 1);
+    comm = part_join(s, me, conn, 0, me->rank, 3, &options);
+    part_compute(me, comm, region, 1);
+    part_reach(me, 2);
+    part_wait(me, 2);
     part_report(me, ruccl_barrier(comm));
     part_report(me, ruccl_barrier(comm));
     ruccl_close(conn);
@@ -194,18 +207,22 @@ TEST(a_stopped_rank_times_out_by_name)
     stopped = &stage->parts[1];
     for (uint32_t i = 0; i < 3; i++)
         stage_await(&stage->parts[i], 1);
-    poll(NULL, 0, 2 * SHORT_TIMEOUT_US / 1000); /* an idle communicator does not time out */
-
-    kill(stopped->pid, SIGSTOP);
-    since_us = stage_now_us();
     for (uint32_t i = 0; i < 3; i++)
         stage_cue(&stage->parts[i], 1);
+    for (uint32_t i = 0; i < 3; i++)
+        stage_await(&stage->parts[i], 2);
+    poll(NULL, 0, 3 * SHORT_TIMEOUT_US / 2000); /* an idle communicator does not time out */
+
+    stage_freeze(stopped->pid);
+    since_us = stage_now_us();
+    for (uint32_t i = 0; i < 3; i++)
+        stage_cue(&stage->parts[i], 2);
     stage_dismiss(&stage->parts[0]);
     kill(stopped->pid, SIGCONT);
     stage_dismiss(&stage->parts[2]);
     stage_dismiss(stopped);
     snprintf(words, sizeof(words),
-             "barrier 2|timeout after 0.4 s|ranks 0, 2 arrived|rank 1 did not|rank 1 (pid %d on |"
+             "barrier 2|timeout after 2 s|ranks 0, 2 arrived|rank 1 did not|rank 1 (pid %d on |"
              "last: all_reduce 1",
              (int)stopped->pid);
     for (uint32_t i = 0; i < 3; i++) {
@@ -251,7 +268,7 @@ TEST(a_rank_that_does_not_read_its_answers_delays_nobody)
     stage_add(stage, 0, play_poster);
     stage_add(stage, 1, play_poster);
     stage_await(&stage->parts[0], 1);
-    kill(stage->parts[0].pid, SIGSTOP);
+    stage_freeze(stage->parts[0].pid);
     stage_cue(&stage->parts[1], 1);
     stage_await(&stage->parts[1], 2);
     kill(stage->parts[0].pid, SIGCONT);

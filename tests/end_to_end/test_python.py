@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -165,7 +166,8 @@ class Failures(unittest.TestCase):
             self.assertIn("no such parameter", error.text)
 
     def test_a_timeout_names_who_is_missing(self):
-        first, second, third = ranks.run(3, jobs.stay_away, timeout=0.4)
+        with tempfile.TemporaryDirectory() as directory:
+            first, second, third = ranks.run(3, jobs.stay_away, directory, timeout=2)
         self.assertIsNone(second)
         for error in (first, third):
             self.assertIsInstance(error, ruccl.Timeout)

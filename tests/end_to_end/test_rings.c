@@ -271,7 +271,7 @@ TEST(clients_that_have_worked_and_wait_cost_nothing)
         raw_expect_success(&p.a, 0);
         raw_expect_success(&p.b, 0);
     }
-    test_sleep_ms(300);
+    daemon_settle(&d);
     cpu = daemon_cpu_us(&d);
     test_sleep_ms(500);
     assert_int_equal(daemon_cpu_us(&d), cpu);

@@ -10,7 +10,8 @@ import hosts
 import proxy
 import world
 
-TOLD_SECONDS = world.PEER_TIMEOUT + 2
+TOLD_SECONDS = world.PEER_TIMEOUT + world.SOON
+HEAL_TRIES = 20
 LARGE = 8_000_003  # elements of f32, at RATE a matter of many seconds
 RATE = "50mbit"
 UNDER_WAY_BYTES = 1 << 20
@@ -104,10 +105,10 @@ class Lost(FaultTest):
         self.bystanders = self.group(self.world, "02", name="b")
 
         ranks, later = enter()
-        began = time.monotonic()
         fault.strike(self.victim)
         for number in later:
             ranks[number].tell(f"all_reduce comm=c count={TRAVELLING}")
+        began = time.monotonic()
         for number in self.SURVIVORS:
             answer = ranks[number].answer()
             self.expect_told(answer, self.victim.host, self.LOST)
@@ -242,7 +243,7 @@ class Ranks(FaultTest):
         for rank in group.ranks[:3]:
             answer = rank.answer()
             self.expect_told(answer, w.hosts[1], [3])
-            self.assertLess(answer.at - began, 2)
+            self.assertLess(answer.at - began, world.SOON)
         group.close()
         w.expect_nothing_left()
 
@@ -267,7 +268,7 @@ class Ranks(FaultTest):
     def test_that_never_call_are_named_with_what_they_did_last(self):
         w = self.make_world(2)
         w.link_all()
-        group = self.group(w, "0011", timeout=1)
+        group = self.group(w, "0011", timeout=4)  # of joining too
         group.exact("broadcast", count=9)
         for rank in group.ranks[:3]:
             rank.tell(group.command("all_reduce", count=9))
@@ -301,14 +302,21 @@ class Network(FaultTest):
 
     def test_that_is_gone_for_a_moment_is_not_noticed(self):
         w = self.make_world(2)
-        group = self.group(w, "01")
-        group.exact("all_reduce", count=1009)
-        w.hosts[1].cut()
-        group.tell("all_reduce", count=1009)
-        time.sleep(world.PEER_TIMEOUT / 4)
-        w.hosts[1].heal()
-        group.expect_exact("all_reduce", count=1009)
-        group.leave()
+        for _ in range(HEAL_TRIES):
+            group = self.group(w, "01")
+            group.exact("all_reduce", count=1009)
+            began = time.monotonic()
+            w.hosts[1].cut()
+            group.tell("all_reduce", count=1009)
+            time.sleep(world.PEER_TIMEOUT / 4)
+            w.hosts[1].heal()
+            if time.monotonic() - began < world.PEER_TIMEOUT / 2:
+                group.expect_exact("all_reduce", count=1009)
+                group.leave()
+                return
+            group.answers()  # it was longer than a moment: whatever came of it
+            group.close()
+        self.fail("the cable cannot be pulled for a moment alone")
 
     def test_at_rest_is_not_missed(self):
         w = self.make_world(2)
@@ -334,7 +342,7 @@ class Roots(FaultTest):
             rank.close()
         self.assertEqual(answer.kind, "error", answer)
         self.assertIn(address, answer.text)
-        self.assertLess(answer.at - began, world.CONNECT_TIMEOUT + 2)
+        self.assertLess(answer.at - began, world.CONNECT_TIMEOUT + world.SOON)
         return answer
 
     def test_that_never_answers(self):
@@ -385,7 +393,7 @@ class Keys(FaultTest):
         self.assertEqual(refused.kind, "error", refused)
         for word in (w.hosts[0].address, *words):
             self.assertIn(word, refused.text)
-        self.assertLess(time.monotonic() - began, world.CONNECT_TIMEOUT + 2)
+        self.assertLess(time.monotonic() - began, world.CONNECT_TIMEOUT + world.SOON)
         group.close()
         w.expect_nothing_left()
         for number in ("00", "11"):
@@ -411,6 +419,7 @@ class Keys(FaultTest):
 class Strangers(FaultTest):
     """At the control port of host 1, from host 3, which has no daemon."""
 
+    SHOWN_OUT = world.CONNECT_TIMEOUT + world.SOON
     NOISE = {
         "nothing": b"",
         "a byte": b"\x01",
@@ -434,7 +443,7 @@ class Strangers(FaultTest):
             with self.subTest(name):
                 with proxy.dial(w.hosts[2], w.hosts[0].address, hosts.PORT, payload) as stranger:
                     group.exact("all_reduce", count=1009)
-                    self.assertTrue(proxy.is_closed(stranger, world.CONNECT_TIMEOUT + 2))
+                    self.assertTrue(proxy.is_closed(stranger, self.SHOWN_OUT))
         group.exact("all_reduce", count=1009)
         group.leave()
         group.close()
@@ -450,7 +459,7 @@ class Strangers(FaultTest):
         self.expect_at_work(w, "01")
         self.expect_at_work(w, "10")
         for connection in held:
-            self.assertTrue(proxy.is_closed(connection, world.CONNECT_TIMEOUT + 2))
+            self.assertTrue(proxy.is_closed(connection, self.SHOWN_OUT))
             connection.close()
         w.expect_nothing_left()
 
@@ -472,15 +481,15 @@ class Between(FaultTest):
         self.proxy = proxy.Proxy(self.world.hosts[2], hosts.PORT, there)
         self.addCleanup(self.proxy.close)
 
-    def join(self):
+    def join(self, timeout=world.CONNECT_TIMEOUT):
         """A group whose control messages take that way; or the answers, where it does not form."""
         group = world.Group([0, 1], self.world.start_ranks([0, 1]), "c")
         self.addCleanup(group.close)
-        self.world.tell_join(group, self.world.new_id(0), timeout=world.CONNECT_TIMEOUT)
+        self.world.tell_join(group, self.world.new_id(0), timeout=timeout)
         return group, group.answers()
 
     def expect_joined(self):
-        group, answers = self.join()
+        group, answers = self.join(world.PATIENCE)
         self.assertEqual([answer.kind for answer in answers], ["ok", "ok"], answers)
         return group
 
@@ -515,7 +524,7 @@ class Between(FaultTest):
         for length in (len(self.proxy.record), len(self.proxy.record) // 2):
             said = self.proxy.record[:length]
             with proxy.dial(self.world.hosts[2], there, hosts.PORT, said) as again:
-                self.assertTrue(proxy.is_closed(again, world.CONNECT_TIMEOUT + 2))
+                self.assertTrue(proxy.is_closed(again, world.CONNECT_TIMEOUT + world.SOON))
         self.assertTrue(self.works())
         self.world.expect_nothing_left()
 

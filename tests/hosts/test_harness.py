@@ -15,7 +15,8 @@ import hosts
 import proxy
 import world
 
-SECONDS = 5  # of a call that works at once
+SECONDS = 20  # of a call that works at once
+TRIES = 10  # for a good moment, on a machine that has other things to do
 
 
 def networks():
@@ -112,6 +113,11 @@ class Networks(unittest.TestCase):
                 name = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
                 self.assertEqual(name.rstrip(b"\0").decode(), hosts.CONGESTION)
 
+    def expect_fast(self, client, server, nbytes):
+        pair = self.hosts[client], self.hosts[server]
+        tries = (seconds_to_send(*pair, nbytes) for _ in range(TRIES))
+        self.assertTrue(any(seconds < 0.3 for seconds in tries), pair)
+
     def test_keep_a_limit_in_each_direction(self):
         nbytes = 2 << 20
         self.hosts[1].limit("40mbit")
@@ -119,10 +125,10 @@ class Networks(unittest.TestCase):
             for pair in ((0, 1), (1, 0)):
                 seconds = seconds_to_send(*(self.hosts[i] for i in pair), nbytes)
                 self.assertGreater(seconds, 0.7 * 8 * nbytes / 40e6, pair)
-            self.assertLess(seconds_to_send(self.hosts[0], self.hosts[2], nbytes), 0.3)
+            self.expect_fast(0, 2, nbytes)
         finally:
             self.hosts[1].limit(None)
-        self.assertLess(seconds_to_send(self.hosts[0], self.hosts[1], nbytes), 0.3)
+        self.expect_fast(0, 1, nbytes)
 
     def test_lose_packets_and_only_then(self):
         self.hosts[1].lose(5)
@@ -141,7 +147,7 @@ class Networks(unittest.TestCase):
             try:
                 self.assertFalse(can_connect(self.hosts[0], self.hosts[1]))
                 self.assertFalse(can_connect(self.hosts[1], self.hosts[0]))
-                self.assertTrue(can_connect(self.hosts[0], self.hosts[2]))
+                self.assertTrue(can_connect(self.hosts[0], self.hosts[2], seconds=SECONDS))
                 dialled.sendall(b"late")
             finally:
                 self.hosts[1].heal()
@@ -157,7 +163,7 @@ class Networks(unittest.TestCase):
             self.skipTest("no netem in this kernel")
         try:
             began = time.monotonic()
-            self.assertTrue(can_connect(self.hosts[0], self.hosts[1]))
+            self.assertTrue(can_connect(self.hosts[0], self.hosts[1], seconds=SECONDS))
             self.assertGreater(time.monotonic() - began, 0.05)
         finally:
             self.hosts[0].limit(None)

@@ -22,6 +22,7 @@ PATIENCE = 30  # seconds; nothing that works takes longer
 
 PEER_TIMEOUT = 2  # seconds, in tests that wait for it
 CONNECT_TIMEOUT = 3
+SOON = 10  # how long a failure may take to be told, on a machine that has other things to do
 
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 IN_PLACE = (*REDUCTIONS, "all_gather", "broadcast")
@@ -145,7 +146,7 @@ class Rank:
         """Ends it; it leaves without a word."""
         self.process.stdin.close()
         try:
-            self.process.wait(2)
+            self.process.wait(SOON)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -24,11 +24,11 @@ SHORT = ("--ranks", "3", "--min-bytes", "1K", "--max-bytes", "64K", "--step-fact
 
 class Daemons(unittest.TestCase):
     def setUp(self):
-        daemon = Daemon(*VALGRIND, RUCCLD, "--workers", "2", start_seconds=60, stop_seconds=60)
+        daemon = Daemon(*VALGRIND, RUCCLD, "--workers", "2", start_seconds=120, stop_seconds=120)
         self.socket = self.enterContext(daemon).socket
 
     def measure(self, *arguments):
-        run(RUCCL_PERF, *arguments, "--socket", self.socket, env=environment(), timeout=60)
+        run(RUCCL_PERF, *arguments, "--socket", self.socket, env=environment(), timeout=240)
 
     def test_memory_is_in_order_after_collectives(self):
         for collective in ("all_reduce", "reduce_scatter", "all_to_all_v", "sendrecv", "barrier"):

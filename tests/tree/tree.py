@@ -37,7 +37,7 @@ def environment(**variables):
 class Daemon:
     """A daemon in a directory of its own, for a `with`; stopping well is part of the test."""
 
-    def __init__(self, *command, start_seconds=10, stop_seconds=20):
+    def __init__(self, *command, start_seconds=30, stop_seconds=30):
         self._command = [str(word) for word in command or (RUCCLD,)]
         self._start_seconds, self._stop_seconds = start_seconds, stop_seconds
 

@@ -256,7 +256,7 @@ struct links_config plain_config(unsigned i)
         .version_min = PEER_VERSION_MIN,
         .version_max = PEER_VERSION_MAX,
         .transport = &fake_transport,
-        .connect_timeout_us = 2000 * MS,
+        .connect_timeout_us = 10000 * MS,
         .peer_timeout_us = PEER_TIMEOUT,
         .max_strangers = 64,
     };

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -112,7 +113,7 @@ static void wait_gives_up_at_its_deadline(void **state)
     assert_int_equal(ruccl_work_stats(work, &stats), -RUCCL_INVALID_ARGUMENT);
     q = fake_await(p.daemon, REQUEST_POST, 0);
     fake_complete(p.daemon, &q, ERROR_NONE, "");
-    assert_int_equal(ruccl_work_wait(work, 1000000), 0);
+    assert_int_equal(ruccl_work_wait(work, 20000000), 0);
     assert_int_equal(ruccl_work_test(work), 0);
     assert_int_equal(ruccl_work_stats(work, &stats), 0);
     assert_int_equal(stats.sequence, 1);
@@ -266,6 +267,7 @@ struct victim {
     struct pair *pair;
     int result;
     pthread_t thread;
+    _Atomic pid_t id; /* the thread's, once it is about to call */
 };
 
 static void *alloc_for_ever(void *arg)
@@ -273,6 +275,7 @@ static void *alloc_for_ever(void *arg)
     struct victim *v = arg;
     struct ruccl_region *region;
 
+    v->id = gettid();
     v->result = ruccl_alloc(v->pair->conn, 4096, &region);
     return NULL;
 }
@@ -281,6 +284,7 @@ static void *leave_for_ever(void *arg)
 {
     struct victim *v = arg;
 
+    v->id = gettid();
     v->result = ruccl_leave(v->pair->comm);
     return NULL;
 }
@@ -289,8 +293,31 @@ static void *barrier_for_ever(void *arg)
 {
     struct victim *v = arg;
 
+    v->id = gettid();
     v->result = ruccl_barrier(v->pair->comm);
     return NULL;
+}
+
+static bool is_asleep(pid_t thread)
+{
+    char path[64], state = '?';
+    FILE *f;
+
+    snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)thread);
+    f = fopen(path, "re");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%*d (%*[^)]) %c", &state), 1);
+    fclose(f);
+    return state == 'S';
+}
+
+/* Until it waits in its call; what it calls next to others is in the order of these. */
+static void await_blocked(const struct victim *v)
+{
+    for (int ms = 0; v->id == 0 || !is_asleep(v->id); ms++) {
+        assert_true(ms < 20000);
+        sleep_ms(1);
+    }
 }
 
 static void everybody_wakes(void (*ending)(struct pair *p), int expected)
@@ -304,9 +331,9 @@ static void everybody_wakes(void (*ending)(struct pair *p), int expected)
     char id[RUCCL_ID_BYTES];
 
     for (size_t i = 0; i < ARRAY_SIZE(bodies); i++) {
-        victims[i].pair = &p;
+        victims[i] = (struct victim){ .pair = &p };
         pthread_create(&victims[i].thread, NULL, bodies[i], &victims[i]);
-        sleep_ms(5);
+        await_blocked(&victims[i]);
     }
     fake_await(p.daemon, REQUEST_LEAVE, 0);
     ending(&p);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -474,13 +475,13 @@ TEST(one_that_hangs_up_in_the_handshake_is_a_loss)
 TEST(one_that_hangs_up_unheard_may_be_of_another_key)
 {
     char address[64];
-    int fd = raw_listen(address), connection = -1;
+    int fd = raw_listen(address), connection = -1, unread = 0;
     struct comms *a = start(0);
     struct link *l = open_link(a, address, "", true);
 
     fcntl(fd, F_SETFL, O_NONBLOCK);
     run_until((connection = accept(fd, NULL, NULL)) >= 0);
-    run_for(10); /* what it greets with lies there unread */
+    run_until(ioctl(connection, FIONREAD, &unread) == 0 && unread > 0); /* its greeting */
     close(connection);
     lost_because(a, l, "have both the same cluster_key? Its log says why");
     close(fd);

@@ -407,7 +407,7 @@ static void cross_end(struct crossing *c)
 
 TEST(who_decides_keeps_what_it_has_proven_itself_on)
 {
-    struct crossing c = cross(HIGHER, 2000);
+    struct crossing c = cross(HIGHER, 10000);
     struct peer_message m;
 
     puppet_answer(c.dialled);
@@ -426,7 +426,7 @@ TEST(who_decides_keeps_what_it_has_proven_itself_on)
 
 TEST(who_does_not_decide_goes_over_to_what_the_other_proves)
 {
-    struct crossing c = cross(LOWER, 2000);
+    struct crossing c = cross(LOWER, 10000);
 
     puppet_answer(c.dialled);
     struct puppet *other = puppet_up(c.daemon, LOWER, 1);
@@ -445,7 +445,7 @@ TEST(who_comes_first_is_taken_whoever_decides)
     static const char *const names[] = { LOWER, HIGHER };
 
     for (unsigned i = 0; i < ARRAY_SIZE(names); i++) {
-        struct crossing c = cross(names[i], 2000); /* it has not answered yet */
+        struct crossing c = cross(names[i], 10000); /* it has not answered yet */
 
         /* that it is the same daemon, only its address tells by now */
         struct party self = puppet_party;
@@ -473,7 +473,7 @@ TEST(who_comes_first_is_taken_whoever_decides)
 TEST(who_is_turned_away_waits_for_the_other_connection)
 {
     const struct peer_message bye = { .kind = PEER_BYE };
-    struct crossing c = cross(LOWER, 2000);
+    struct crossing c = cross(LOWER, 10000);
 
     puppet_answer(c.dialled);
     puppet_send(c.dialled, &bye);
@@ -504,7 +504,7 @@ TEST(who_is_turned_away_for_nothing_is_told)
 TEST(a_node_that_is_linked_under_another_address_is_not_linked_twice)
 {
     struct comms *a;
-    struct crossing c = cross(HIGHER, 2000);
+    struct crossing c = cross(HIGHER, 10000);
 
     a = c.daemon;
     struct puppet *p = puppet_up(a, HIGHER, 1); /* which says that it is to be reached elsewhere */
@@ -620,7 +620,7 @@ TEST(strangers_have_a_deadline_of_their_own)
 {
     struct links_config config = plain_config(1);
 
-    config.connect_timeout_us = 100 * MS;
+    config.connect_timeout_us = 1000 * MS; /* enough for what follows */
     struct comms *b = start_with(1, &config);
     int fd = raw_connect(b);
     struct puppet *greeted = puppet_greet(b, HIGHER, 1, &key);

@@ -217,7 +217,7 @@ TEST(who_has_something_to_take_does_not_go_to_sleep)
 /* Without timeouts: one bell too few and the test hangs, until the alarm ends it. */
 #define MESSAGES   200000u
 #define BODY_MAX   2000u
-#define PATIENCE_S 100u
+#define PATIENCE_S 240u
 
 static sem_t bell;
 static uint32_t nbells;
