@@ -219,7 +219,7 @@ int gpus_get(struct ruccl_conn *c, const struct cuda *cuda, struct gpus **ret, s
 
 /* ---------------------------------------------------------------- memory */
 
-static unsigned attribute(const struct cuda *cuda, CUpointer_attribute which, uintptr_t address)
+unsigned gpu_attribute(const struct cuda *cuda, CUpointer_attribute which, uintptr_t address)
 {
     unsigned value = 0;
 
@@ -231,8 +231,8 @@ bool gpu_has_memory(uintptr_t address)
     const struct cuda *cuda = atomic_load_explicit(&process.cuda, memory_order_acquire);
 
     return cuda &&
-           attribute(cuda, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CU_MEMORYTYPE_DEVICE &&
-           !attribute(cuda, CU_POINTER_ATTRIBUTE_IS_MANAGED, address);
+           gpu_attribute(cuda, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CU_MEMORYTYPE_DEVICE &&
+           !gpu_attribute(cuda, CU_POINTER_ATTRIBUTE_IS_MANAGED, address);
 }
 
 static int finish_copy(const struct gpu_place *at, CUresult copied, const char *function,

@@ -88,6 +88,9 @@ int gpu_check(const struct cuda *cuda, CUresult result, const char *function, st
 /* The live region of GPU memory that holds the address; NULL: there is none. */
 struct ruccl_region *gpu_find_region(const struct ruccl_conn *c, uintptr_t address);
 
+/* 0 where the driver knows nothing of the address. Also without the lock. */
+unsigned gpu_attribute(const struct cuda *cuda, CUpointer_attribute which, uintptr_t address);
+
 /* Is there memory of a GPU that the host cannot look at? As far as the driver was loaded. */
 bool gpu_has_memory(uintptr_t address);
 

@@ -201,7 +201,6 @@ static int fence_open(struct ruccl_conn *c, struct gpu_fence *fence, const CUipc
     return conn_ask(c, &q, -1, CONN_NO_DEADLINE, NULL, e);
 }
 
-/* In the GPU's context. */
 static int fence_new(struct gpu *gpu, CUipcEventHandle *ret_handle, struct gpu_fence **ret,
                      struct error *e)
 {
@@ -220,67 +219,67 @@ static int fence_new(struct gpu *gpu, CUipcEventHandle *ret_handle, struct gpu_f
     return r;
 }
 
+/* In the GPU's context. */
 static int fence_get(struct ruccl_conn *c, struct gpu *gpu, struct gpu_fence **ret, struct error *e)
 {
+    struct gpu_fence *fence = fence_find(gpu);
     CUipcEventHandle handle;
-    struct gpu_fence *fence;
     int r;
 
-    r = gpu_enter(gpu, e);
-    if (r < 0)
-        return r;
-    fence = fence_find(gpu);
     if (!fence) {
         r = fence_new(gpu, &handle, &fence, e);
-        if (r == 0) {
-            r = fence_open(c, fence, &handle, e);
-            if (r < 0)
-                fence_free(fence, true);
+        if (r < 0)
+            return r;
+        r = fence_open(c, fence, &handle, e);
+        if (r < 0) {
+            fence_free(fence, true);
+            return r;
         }
     }
-    gpu_leave(gpu);
-    if (r == 0)
-        *ret = fence;
-    return r;
+    *ret = fence;
+    return 0;
 }
 
 /* ---------------------------------------------------------------- places */
 
-/* Where the stream waits for the signals; asked for once a GPU. */
+/* Where the stream waits for the signals; asked for once a GPU. In its context. */
 static int find_cells(struct gpu *gpu, struct error *e)
 {
     const struct cuda *cuda = gpu->gpus->cuda;
-    int r;
 
     if (gpu->cells)
         return 0;
-    r = gpu_enter(gpu, e);
-    if (r < 0)
-        return r;
-    r = gpu_check(cuda,
-                  cuda->cuMemHostGetDevicePointer_v2(&gpu->cells, (void *)gpu->gpus->cells, 0),
-                  "cuMemHostGetDevicePointer", e);
-    gpu_leave(gpu);
-    return r;
+    return gpu_check(cuda,
+                     cuda->cuMemHostGetDevicePointer_v2(&gpu->cells, (void *)gpu->gpus->cells, 0),
+                     "cuMemHostGetDevicePointer", e);
 }
 
-static int record(const struct gpu_place *at, CUevent event, struct error *e)
+/* A fence that is recorded in the stream. In the GPU's context. */
+static int fence_take(struct ruccl_conn *c, struct gpu_place *at, struct error *e)
 {
     const struct cuda *cuda = at->gpu->gpus->cuda;
-    int r = gpu_enter(at->gpu, e);
+    struct gpu_fence *fence;
+    int r;
 
+    r = fence_get(c, at->gpu, &fence, e);
     if (r < 0)
         return r;
-    r = gpu_check(cuda, cuda->cuEventRecord(event, at->stream), "cuEventRecord", e);
-    gpu_leave(at->gpu);
+    fence->uses = 1;
+    pthread_mutex_unlock(&c->lock); /* a full stream takes its time */
+    r = gpu_check(cuda, cuda->cuEventRecord(fence->before, at->stream), "cuEventRecord", e);
+    pthread_mutex_lock(&c->lock);
+    if (r < 0)
+        fence_let_go(fence);
+    else
+        at->fence = fence;
     return r;
 }
 
-int gpu_place_take(struct ruccl_conn *c, struct gpu_place *at, uint32_t slot, bool signalled,
-                   struct error *e)
+/* In the GPU's context. */
+static int place_take(struct ruccl_conn *c, struct gpu_place *at, uint32_t slot, bool signalled,
+                      struct error *e)
 {
-    struct gpus *s = at->gpu->gpus;
-    struct gpu_fence *fence = NULL;
+    uint32_t *signals;
     int r = 0;
 
     if (signalled)
@@ -288,22 +287,26 @@ int gpu_place_take(struct ruccl_conn *c, struct gpu_place *at, uint32_t slot, bo
     if (r == 0 && signalled)
         r = find_cells(at->gpu, e);
     if (r == 0)
-        r = fence_get(c, at->gpu, &fence, e);
+        r = fence_take(c, at, e);
     if (r < 0)
         return r;
-    fence->uses = 1;
-    pthread_mutex_unlock(&c->lock); /* a full stream takes its time */
-    r = record(at, fence->before, e);
-    pthread_mutex_lock(&c->lock);
-    if (r < 0) {
-        fence_let_go(fence);
-        return r;
-    }
-    at->fence = fence;
+    signals = at->gpu->gpus->signals;
     at->slot = slot;
     if (signalled)
-        at->signal = s->signals[slot] = gpu_next_signal(s->signals[slot]);
+        at->signal = signals[slot] = gpu_next_signal(signals[slot]);
     return 0;
+}
+
+int gpu_place_take(struct ruccl_conn *c, struct gpu_place *at, uint32_t slot, bool signalled,
+                   struct error *e)
+{
+    int r = gpu_enter(at->gpu, e);
+
+    if (r < 0)
+        return r;
+    r = place_take(c, at, slot, signalled, e);
+    gpu_leave(at->gpu);
+    return r;
 }
 
 uint32_t gpu_place_fence(const struct gpu_place *at)

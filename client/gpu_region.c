@@ -25,9 +25,7 @@ struct finding {
 
 static unsigned attribute(const struct finding *f, CUpointer_attribute which)
 {
-    unsigned value = 0;
-
-    return f->cuda->cuPointerGetAttribute(&value, which, f->ptr) ? 0 : value;
+    return gpu_attribute(f->cuda, which, f->ptr);
 }
 
 /* ---------------------------------------------------------------- where it is */

@@ -140,9 +140,8 @@ struct cuda_device {
     int timer_fd;
     bool turning; /* wants_turn() */
     bool timer_armed;
-    bool fence_asked;    /* since the last poll, about one that has not passed */
+    bool fence_asked;    /* since the last poll began, about one that has not passed */
     uint64_t stirred_ns; /* when something last began or ended */
-    uint64_t delay_ns;   /* of the timer */
 
     uint32_t ngpus;
     struct cuda_gpu gpus[];
@@ -180,7 +179,6 @@ void cuda_gpu_fail(struct cuda_gpu *g, CUresult error, const char *call);
  * GPU can be used. */
 bool cuda_gpu_revive(struct cuda_gpu *g);
 
-struct cuda_gpu *cuda_gpu_find(struct cuda_device *d, const uint8_t uuid[GPU_UUID_BYTES]);
 /* Of one that a client names. Return: 0, or -code worded in `e`. */
 int cuda_gpu_wanted(struct cuda_device *d, const uint8_t uuid[GPU_UUID_BYTES], const char *what,
                     struct cuda_gpu **ret, struct error *e);
@@ -240,9 +238,9 @@ void cuda_watch_stir(struct cuda_device *d);
 void cuda_watch_turn(struct cuda_device *d);
 /* There is something to look at; from where nobody may ask wants_turn(). */
 void cuda_watch_wake(struct cuda_device *d);
-/* A poll begins; Return: whether a fence was asked about since the last. */
+/* A poll begins. Return: whether a fence was asked about since the last. */
 bool cuda_watch_begin(struct cuda_device *d);
-/* A poll ends, with something left or not. */
+/* A poll ends, with something left or not; a fence that done() has asked about is. */
 void cuda_watch_end(struct cuda_device *d, bool left);
 
 #endif

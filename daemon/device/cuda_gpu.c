@@ -279,7 +279,7 @@ bool cuda_gpu_revive(struct cuda_gpu *g)
 
 /* ---- By name ---- */
 
-struct cuda_gpu *cuda_gpu_find(struct cuda_device *d, const uint8_t uuid[GPU_UUID_BYTES])
+static struct cuda_gpu *gpu_find(struct cuda_device *d, const uint8_t uuid[GPU_UUID_BYTES])
 {
     for (uint32_t i = 0; i < d->ngpus; i++)
         if (memcmp(d->gpus[i].uuid, uuid, GPU_UUID_BYTES) == 0)
@@ -290,7 +290,7 @@ struct cuda_gpu *cuda_gpu_find(struct cuda_device *d, const uint8_t uuid[GPU_UUI
 int cuda_gpu_wanted(struct cuda_device *d, const uint8_t uuid[GPU_UUID_BYTES], const char *what,
                     struct cuda_gpu **ret, struct error *e)
 {
-    struct cuda_gpu *g = cuda_gpu_find(d, uuid);
+    struct cuda_gpu *g = gpu_find(d, uuid);
     struct text has = { 0 };
     char name[CUDA_UUID_TEXT];
 

@@ -73,7 +73,6 @@ static int open_ipc(struct cuda_mapping *m, const struct memory_handle *h, struc
     int r;
 
     memcpy(ipc.reserved, h->ipc, sizeof(ipc.reserved));
-    memcpy(m->ipc, h->ipc, sizeof(m->ipc));
     error = api->cuIpcOpenMemHandle_v2(&at, ipc, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     if (error)
         return refuse(m->gpu, error, "cuIpcOpenMemHandle",
@@ -200,6 +199,50 @@ static int import_fd(struct cuda_mapping *m, const struct memory_handle *h, stru
     return r;
 }
 
+/* What fails and is made anew with a GPU has to be memory of it. */
+static int check_gpu(const struct cuda_mapping *m, struct error *e)
+{
+    struct cuda_gpu *g = m->gpu;
+    int ordinal = -1;
+    CUresult error = g->device->api->cuPointerGetAttribute(
+        &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, (uintptr_t)m->base.base);
+
+    if (error)
+        return refuse(g, error, "cuPointerGetAttribute", "that of memory of a GPU", e);
+    if (ordinal != g->ordinal)
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "the region is said to be memory of %s, but is another GPU's", g->text);
+    return 0;
+}
+
+/* Return: as device_ops::import; *ret_shared is another mapping that it is already. */
+static int import(struct cuda_mapping *m, const struct memory_handle *h,
+                  struct mapping **ret_shared, struct error *e)
+{
+    int r = (h->kind == MEMORY_CUDA_IPC ? import_ipc : import_fd)(m, h, ret_shared, e);
+
+    if (r < 0 || *ret_shared)
+        return r;
+    r = check_gpu(m, e);
+    if (r < 0)
+        let_go(m);
+    return r;
+}
+
+static void mapping_add(struct cuda_device *d, struct cuda_mapping *m)
+{
+    struct cuda_gpu *g = m->gpu;
+
+    m->base.device = &d->base;
+    m->base.refs = 1;
+    m->base.dev = CUDA_DEV;
+    m->base.ino = (ino_t)++d->allocations;
+    m->generation = g->generation;
+    list_append(&d->mappings, &m->link);
+    g->mapped_bytes += m->base.bytes;
+    g->nmappings++;
+}
+
 int cuda_import(struct device *device, const struct memory_handle *handle, struct mapping **ret,
                 struct error *e)
 {
@@ -225,24 +268,15 @@ int cuda_import(struct device *device, const struct memory_handle *handle, struc
 
     m->gpu = g;
     m->kind = handle->kind;
-    r = (handle->kind == MEMORY_CUDA_IPC ? import_ipc : import_fd)(m, handle, &shared, e);
-    if (r < 0 || shared) {
-        free(m);
-        if (shared)
-            *ret = shared;
-        return r;
-    }
-    m->base.device = device;
-    m->base.refs = 1;
     m->base.bytes = handle->bytes;
-    m->base.dev = CUDA_DEV;
-    m->base.ino = (ino_t)++d->allocations;
-    m->generation = g->generation;
-    list_append(&d->mappings, &m->link);
-    g->mapped_bytes += handle->bytes;
-    g->nmappings++;
-    *ret = &m->base;
-    return 0;
+    r = import(m, handle, &shared, e);
+    if (r < 0 || shared)
+        free(m);
+    else
+        mapping_add(d, m);
+    if (r == 0)
+        *ret = shared ? shared : &m->base;
+    return r;
 }
 
 void cuda_unmap(struct mapping *mapping)

@@ -7,9 +7,10 @@
 
 #include "daemon/device/cuda.h"
 
-#define TURN_NS      100000u  /* in which the next end is looked for without sleeping */
-#define DELAY_MIN_NS 50000u   /* between two looks after that ... */
-#define DELAY_MAX_NS 1000000u /* ... and when it has been long */
+#define TURN_NS      100000u /* in which the next end is looked for without sleeping */
+#define PATIENCE     16u     /* after that it is found late by this part of what it takes ... */
+#define DELAY_MIN_NS 10000u
+#define DELAY_MAX_NS 1000000u /* ... and by no more than this */
 
 struct cuda_fence {
     struct fence base;
@@ -47,7 +48,6 @@ static void set_timer(struct cuda_device *d, uint64_t ns)
 
 int cuda_watch_open(struct cuda_device *d)
 {
-    d->delay_ns = DELAY_MIN_NS;
     d->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     return d->timer_fd < 0 ? -errno : 0;
 }
@@ -61,9 +61,6 @@ void cuda_watch_close(struct cuda_device *d)
 void cuda_watch_stir(struct cuda_device *d)
 {
     d->stirred_ns = now_ns();
-    d->delay_ns = DELAY_MIN_NS;
-    if (d->timer_armed)
-        set_timer(d, d->delay_ns);
 }
 
 void cuda_watch_turn(struct cuda_device *d)
@@ -76,7 +73,7 @@ void cuda_watch_turn(struct cuda_device *d)
 void cuda_watch_wake(struct cuda_device *d)
 {
     if (!d->turning && !d->timer_armed)
-        set_timer(d, d->delay_ns);
+        set_timer(d, DELAY_MIN_NS);
 }
 
 bool cuda_watch_begin(struct cuda_device *d)
@@ -89,13 +86,14 @@ bool cuda_watch_begin(struct cuda_device *d)
 
 void cuda_watch_end(struct cuda_device *d, bool left)
 {
-    d->turning = left && now_ns() - d->stirred_ns < TURN_NS;
-    if (d->turning || !left) {
+    const uint64_t waited = now_ns() - d->stirred_ns;
+
+    left = left || d->fence_asked;
+    d->turning = left && waited < TURN_NS;
+    if (d->turning || !left)
         set_timer(d, 0);
-    } else {
-        set_timer(d, d->delay_ns);
-        d->delay_ns = MIN(2 * d->delay_ns, DELAY_MAX_NS);
-    }
+    else
+        set_timer(d, MIN(MAX(waited / PATIENCE, DELAY_MIN_NS), DELAY_MAX_NS));
 }
 
 /* ---- Fences ---- */
@@ -159,7 +157,7 @@ int cuda_fence_passed(struct fence *fence)
     }
 
     if (!f->asked)
-        cuda_watch_stir(d);
+        cuda_watch_turn(d);
     f->asked = d->fence_asked = true;
     cuda_watch_wake(d);
     return 0;

@@ -447,15 +447,24 @@ static void sort_out(struct cuda_device *d, struct list *ended)
     }
 }
 
-/* Return: whether one is still waiting for that. */
-static bool revive_gpus(struct cuda_device *d)
+static bool waits_for_revival(const struct cuda_gpu *g)
 {
-    bool waits = false;
+    return g->failed && !g->unrevived;
+}
 
+static void revive_gpus(struct cuda_device *d)
+{
     for (uint32_t i = 0; i < d->ngpus; i++)
-        if (d->gpus[i].failed && !d->gpus[i].unrevived && !cuda_gpu_revive(&d->gpus[i]))
-            waits |= !d->gpus[i].unrevived;
-    return waits;
+        if (waits_for_revival(&d->gpus[i]))
+            cuda_gpu_revive(&d->gpus[i]);
+}
+
+static bool is_reviving(const struct cuda_device *d)
+{
+    for (uint32_t i = 0; i < d->ngpus; i++)
+        if (waits_for_revival(&d->gpus[i]))
+            return true;
+    return false;
 }
 
 void cuda_poll(struct device *device)
@@ -463,15 +472,14 @@ void cuda_poll(struct device *device)
     struct cuda_device *d = cuda_of(device);
     const bool asked = cuda_watch_begin(d);
     struct list ended;
-    bool waits;
 
     list_init(&ended);
     sort_out(d, &ended);
-    waits = revive_gpus(d);
+    revive_gpus(d);
     d->round++;
     if (!list_empty(&ended))
         cuda_watch_stir(d);
     while (!list_empty(&ended))
         finish(d, list_first(&ended, struct cuda_work, link));
-    cuda_watch_end(d, asked || waits || !list_empty(&d->running));
+    cuda_watch_end(d, asked || is_reviving(d) || !list_empty(&d->running));
 }

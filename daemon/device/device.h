@@ -186,8 +186,8 @@ struct device_ops {
     int (*submit)(struct device *device, struct task *task);
     /* Runs done() for what has finished. May first work on tasks itself, 100 us or so a call. */
     void (*poll)(struct device *device);
-    /* Whether poll() is to be called again soon whatever the descriptor says. Asked after poll()
-     * and submit(); it soon ends by itself where there is nothing to do but wait. */
+    /* Whether poll() is to be called again soon whatever the descriptor says. Asked after poll(),
+     * submit() and fence_passed(); it soon ends by itself where there is nothing to do but wait. */
     bool (*wants_turn)(const struct device *device);
     /* Readable when poll() has something to do; level-triggered. Silent while wants_turn(). */
     int (*fd)(const struct device *device);

@@ -43,10 +43,15 @@ static uint32_t part_of(const struct run *run, const struct span *span, uint32_t
     return span->rank == SPAN_EACH ? i : part_of_rank(run, span->rank);
 }
 
+/* The place in run::far. */
+static uint32_t tensor_of(const struct run *run, const struct span *span, uint32_t i)
+{
+    return 2 * part_of(run, span, i) + (span->buffer == BUFFER_OUT);
+}
+
 static bool span_is_far(const struct run *run, const struct span *span, uint32_t i)
 {
-    return run->bounces && span_is_tensor(span) &&
-           run->far[2 * part_of(run, span, i) + (span->buffer == BUFFER_OUT)];
+    return run->bounces && span_is_tensor(span) && run->far[tensor_of(run, span, i)];
 }
 
 /* Where an element of a part is from the first byte of its buffer. */
@@ -255,7 +260,9 @@ int bind_message(struct run *run, struct slot *s, uint32_t index, struct message
         for (uint32_t k = 0; k < n; k++) {
             void *at = span_at(run, s, &spans[i], k);
 
-            message_add(m, span_is_far(run, &spans[i], k) ? bounce_add(m, at, bytes) : at, bytes);
+            if (span_is_far(run, &spans[i], k))
+                at = bounce_add(m, tensor_of(run, &spans[i], k), at, bytes);
+            message_add(m, at, bytes);
         }
         m->counted += span_is_tensor(&spans[i]) ? n * bytes : 0;
     }

@@ -47,7 +47,8 @@ int bounce_reserve(struct message *m, uint32_t npieces)
     return 0;
 }
 
-void *bounce_add(struct message *m, void *far, uint64_t bytes)
+/* Tensors that lie one behind the other may be memory of different clients: no task has both. */
+void *bounce_add(struct message *m, uint32_t tensor, void *far, uint64_t bytes)
 {
     const struct slot *s = m->slot;
     struct bounce *b = &m->bounce;
@@ -55,11 +56,11 @@ void *bounce_add(struct message *m, void *far, uint64_t bytes)
     void *near = s->bounce + s->bounce_at[s->plan->steps[m->step].channel] + b->bytes;
 
     b->bytes += bytes;
-    if (last && (char *)last->far + last->task.count == far)
+    if (last && last->tensor == tensor && (char *)last->far + last->task.count == far)
         last->task.count += bytes;
     else if (bytes)
         b->copies[b->ncopies++] =
-            (struct bounce_copy){ .task.count = bytes, .far = far, .near = near };
+            (struct bounce_copy){ .task.count = bytes, .tensor = tensor, .far = far, .near = near };
     return near;
 }
 

@@ -13,8 +13,9 @@ uint64_t bounce_plan(const struct run *run, struct slot *s);
 
 /* Makes room for so many pieces of a message, of which none is there yet. Return: 0 or -ENOMEM. */
 int bounce_reserve(struct message *m, uint32_t npieces);
-/* Adds a piece that lies on a GPU. Returns where it is instead. */
-void *bounce_add(struct message *m, void *far, uint64_t bytes);
+/* Adds a piece that lies on a GPU, in the tensor of that place in run::far. Returns where it is
+ * instead. */
+void *bounce_add(struct message *m, uint32_t tensor, void *far, uint64_t bytes);
 
 /* Copies the pieces from the GPUs (`out`) or to them. `then` runs once, perhaps within this call;
  * the message is in flight until then. r: 0, -ECANCELED or what a task failed with. */

@@ -43,6 +43,7 @@ struct run_task {
 
 struct bounce_copy {
     struct task task;
+    uint32_t tensor;  /* its place in run::far */
     void *far, *near; /* of a GPU, and of the slot's bounce */
 };
 

@@ -55,7 +55,7 @@ static int open_transport(const struct transport_config *config, struct transpor
         return error_set_errno(e, ENOMEM, "making a transport");
     t->base.ops = &transport_tcp;
     t->watched = WATCHED_PORT;
-    t->listener = -1;
+    t->listener = t->spare = -1;
     list_init(&t->peers);
     list_init(&t->active);
     list_init(&t->strangers);
@@ -106,6 +106,7 @@ static int peer_new(struct transport *transport, struct transport_peer **ret, st
     list_init(&p->leaving);
     list_init(&p->finished);
     list_init(&p->notes);
+    list_init(&p->asks);
     for (size_t i = 0; i < MESSAGE_BUCKETS; i++)
         list_init(&p->known[i]);
     r = tcp_peer_write_card(p, e);

@@ -6,7 +6,8 @@
  * Small messages go at once and may wait in the receiver's memory, each peer for at most
  * EAGER_WINDOW bytes. A larger one stays with its sender until the receiver asks for it, which it
  * does as soon as somebody wants it, not only once it has been offered. Its bytes then come in
- * parts, so that messages share the connection.
+ * parts, so that messages share the connection. Behind the bytes of a frame stands one more, which
+ * says whether they are the message's: a send may be cancelled, or lose its memory, half-way.
  */
 #ifndef DAEMON_TRANSPORT_TCP_H
 #define DAEMON_TRANSPORT_TCP_H
@@ -25,6 +26,8 @@
 #define EAGER_WINDOW    (4u << 20)  /* what one peer may have waiting with us */
 #define PART_BYTES_MAX  (1u << 20)
 #define ASKS_MAX        (1u << 16) /* of one peer, for messages that nobody has sent */
+#define OFFERS_MAX      (1u << 16) /* likewise, of messages that nobody has asked for */
+#define NOTES_MAX       (1u << 17) /* for one peer, who does not read them */
 #define INPUT_BYTES     4096u
 
 enum frame_kind {
@@ -46,6 +49,10 @@ struct frame {
     uint64_t bytes; /* of the message; FRAME_PART: of this part; FRAME_CREDIT: the number */
 };
 
+/* Behind the bytes of FRAME_DATA and FRAME_PART. */
+enum verdict { VERDICT_VOID, VERDICT_WHOLE };
+#define VERDICT_BYTES 1u
+
 enum message_state {
     MESSAGE_POSTED,   /* a receive whose message has not come */
     MESSAGE_ARRIVED,  /* nobody has asked for it: its bytes, or that it was offered */
@@ -58,7 +65,7 @@ enum message_state {
 /* A transfer as this row sees it, or what has come before there was one. */
 struct tcp_message {
     struct list link;       // tcp_peer::known, leaving or finished, by state
-    struct list of_channel; // tcp_channel::arrived
+    struct list of_channel; // tcp_channel::arrived; MESSAGE_ASKED: tcp_peer::asks
     struct tcp_peer *peer;
     struct tcp_channel *channel; /* NULL: MESSAGE_ASKED, whose channel need not be open */
     struct transfer *transfer;   /* NULL: ARRIVED and ASKED */
@@ -84,6 +91,7 @@ struct tcp_transport {
     struct transport base;
     enum watched watched;
     int epoll, listener;
+    int spare; /* makes room for somebody who is sent away for want of descriptors */
     struct sockaddr_storage address; /* of the port */
     struct list peers;               // tcp_peer::link
     struct list active;              // tcp_peer::active: whose turn is due
@@ -125,7 +133,9 @@ struct tcp_peer {
     struct list leaving;                // tcp_message::link
     struct list finished;               // tcp_message::link
     struct list notes;                  // note::link
-    uint32_t nasks;                     /* MESSAGE_ASKED */
+    struct list asks;                   // tcp_message::of_channel: MESSAGE_ASKED
+    uint32_t nnotes, nasks;
+    uint32_t noffers; /* MESSAGE_ARRIVED, without bytes */
 
     /* Eager bytes with their overhead, since the start */
     uint64_t sent, sent_taken;  /* ours; what the peer has said that it took of them */
@@ -134,8 +144,9 @@ struct tcp_peer {
 
     struct { /* the frame that is being written */
         struct frame frame;
-        uint32_t written;            /* of it; sizeof(frame): its bytes are next */
-        uint64_t left;               /* of its bytes */
+        uint32_t written; /* of it; sizeof(frame): its bytes are next */
+        uint64_t left;    /* of its bytes and their verdict */
+        uint8_t verdict;
         struct tcp_message *message; /* whose; NULL: cancelled, zeros go instead */
         bool busy;
     } out;
@@ -143,7 +154,8 @@ struct tcp_peer {
     struct { /* the frame that is being read */
         uint8_t bytes[INPUT_BYTES];
         uint32_t first, end; /* what of `bytes` has been read and not used */
-        uint64_t left;       /* bytes behind the frame, still to come */
+        uint64_t left;       /* bytes behind the frame and their verdict, still to come */
+        uint8_t verdict;
         enum body body;
         struct tcp_message *message;
     } in;
@@ -170,6 +182,15 @@ static inline uint64_t eager_charge(uint64_t bytes)
     return bytes + EAGER_OVERHEAD;
 }
 
+static inline uint64_t iov_bytes(const struct iovec *iov, int n)
+{
+    uint64_t bytes = 0;
+
+    for (int i = 0; i < n; i++)
+        bytes += iov[i].iov_len;
+    return bytes;
+}
+
 extern const struct transport_ops transport_tcp;
 
 /* tcp.c */
@@ -191,6 +212,8 @@ void tcp_message_free(struct tcp_message *m);
 struct tcp_message *tcp_message_of(struct channel *c, struct transport_peer *p, struct transfer *t,
                                    bool outgoing, enum message_state state);
 void tcp_message_know(struct tcp_message *m); /* enters it in tcp_peer::known */
+/* One that is MESSAGE_ASKED is not any more. */
+void tcp_message_free_ask(struct tcp_message *m);
 /* Of those known; NULL: none. */
 struct tcp_message *tcp_message_find(struct tcp_peer *p, const struct frame *name,
                                      enum message_state state);
@@ -228,7 +251,7 @@ int tcp_peer_connect(struct transport_peer *p, const void *address, size_t len, 
 /* tcp_send.c */
 
 int tcp_send(struct channel *c, struct transport_peer *p, struct transfer *t);
-/* Queues a frame without bytes. */
+/* Queues a frame without bytes. A peer that leaves too many unread fails. */
 void tcp_send_note(struct tcp_peer *p, const struct frame *name, enum frame_kind kind,
                    uint64_t bytes);
 /* Tells the other end how much of its eager bytes is taken, once that is worth a frame. */

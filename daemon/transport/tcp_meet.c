@@ -9,6 +9,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sodium.h>
@@ -90,6 +91,11 @@ static int open_port(struct sockaddr_storage *a, uint16_t port)
     return -err;
 }
 
+static int spare_fd(void)
+{
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
 int tcp_listen(struct tcp_transport *t, const struct transport_config *config, int family,
                struct error *e)
 {
@@ -110,6 +116,7 @@ int tcp_listen(struct tcp_transport *t, const struct transport_config *config, i
     if (r < 0)
         return error_set_errno(e, -r, "opening a port for payload");
     t->listener = r;
+    t->spare = spare_fd();
     if (getsockname(r, (struct sockaddr *)&t->address, &len) < 0 ||
         epoll_ctl(t->epoll, EPOLL_CTL_ADD, r, &event) < 0)
         return error_set_errno(e, errno, "opening a port for payload");
@@ -133,6 +140,8 @@ void tcp_stop_listening(struct tcp_transport *t)
         stranger_free(t, list_first(&t->strangers, struct stranger, link));
     if (t->listener >= 0)
         close(t->listener);
+    if (t->spare >= 0)
+        close(t->spare);
 }
 
 static void take_stranger(struct tcp_transport *t, int fd)
@@ -152,12 +161,32 @@ static void take_stranger(struct tcp_transport *t, int fd)
         stranger_free(t, list_first(&t->strangers, struct stranger, link));
 }
 
+static int accept_one(struct tcp_transport *t)
+{
+    return accept4(t->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+}
+
+/* There is no descriptor for him: who is left waiting would keep the port readable. */
+static void turn_away(struct tcp_transport *t)
+{
+    int fd;
+
+    if (t->spare >= 0)
+        close(t->spare);
+    fd = accept_one(t);
+    if (fd >= 0)
+        close(fd);
+    t->spare = spare_fd();
+}
+
 void tcp_accept(struct tcp_transport *t)
 {
-    const int fd = accept4(t->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    const int fd = accept_one(t);
 
     if (fd >= 0)
         take_stranger(t, fd);
+    else if (errno == EMFILE || errno == ENFILE)
+        turn_away(t);
 }
 
 static struct tcp_peer *find_peer(struct tcp_transport *t, const uint8_t token[TOKEN_BYTES])

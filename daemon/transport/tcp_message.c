@@ -50,6 +50,12 @@ struct tcp_message *tcp_message_of(struct channel *c, struct transport_peer *p, 
     return m;
 }
 
+void tcp_message_free_ask(struct tcp_message *m)
+{
+    m->peer->nasks--;
+    tcp_message_free(m);
+}
+
 /* ---- finding */
 
 bool tcp_message_is(const struct tcp_message *m, const struct frame *name)
@@ -194,14 +200,9 @@ static void forget_asks(struct tcp_peer *p, const uint8_t *key, uint64_t sequenc
 {
     struct tcp_message *m, *tmp;
 
-    for (size_t i = 0; p->nasks && i < MESSAGE_BUCKETS; i++)
-        list_for_each_safe(m, tmp, &p->known[i], link) {
-            if (m->state != MESSAGE_ASKED || m->name.sequence > sequence ||
-                memcmp(m->name.key, key, TRANSPORT_KEY_BYTES))
-                continue;
-            p->nasks--;
-            tcp_message_free(m);
-        }
+    list_for_each_safe(m, tmp, &p->asks, of_channel)
+        if (m->name.sequence <= sequence && !memcmp(m->name.key, key, TRANSPORT_KEY_BYTES))
+            tcp_message_free_ask(m);
 }
 
 void tcp_channel_forget(struct channel *channel, uint64_t sequence)

@@ -30,6 +30,8 @@ static void arrival_free(struct tcp_message *m)
         p->waiting -= charge;
         p->taken += charge;
         tcp_peer_activate(p); /* to tell of it */
+    } else {
+        p->noffers--;
     }
     tcp_message_free(m);
 }
@@ -173,7 +175,11 @@ static void read_data(struct tcp_peer *p, const struct frame *f)
         tcp_peer_fail(p, EPROTO);
         return;
     }
-    p->in.left = f->bytes;
+    if (m && m->moved) { /* it has come in parts, or has come already */
+        tcp_peer_fail(p, EPROTO);
+        return;
+    }
+    p->in.left = f->bytes + VERDICT_BYTES;
     take_nothing(p);
     if (c && !m) {
         expect_arrival(p, f);
@@ -192,14 +198,14 @@ static void read_part(struct tcp_peer *p, const struct frame *f)
 {
     struct tcp_message *m = tcp_message_find(p, f, MESSAGE_POSTED);
 
-    p->in.left = f->bytes;
-    take_nothing(p);
-    if (!m) /* it was cancelled */
-        return;
-    if (!m->asked || f->bytes > m->name.bytes - m->moved) {
+    if (f->bytes > PART_BYTES_MAX || (m && (!m->asked || f->bytes > m->name.bytes - m->moved))) {
         tcp_peer_fail(p, EPROTO);
         return;
     }
+    p->in.left = f->bytes + VERDICT_BYTES;
+    take_nothing(p);
+    if (!m) /* it was cancelled */
+        return;
     p->in.body = BODY_MESSAGE;
     p->in.message = m;
 }
@@ -222,11 +228,13 @@ static void read_offer(struct tcp_peer *p, const struct frame *f)
     }
     if (tcp_message_find(p, f, MESSAGE_ARRIVED)) /* an offer may come again */
         return;
-    m = tcp_message_new(p, c, f, MESSAGE_ARRIVED);
-    if (m)
-        keep(m, c);
-    else
-        tcp_peer_fail(p, ENOMEM);
+    m = p->noffers < OFFERS_MAX ? tcp_message_new(p, c, f, MESSAGE_ARRIVED) : NULL;
+    if (!m) {
+        tcp_peer_fail(p, ENOBUFS);
+        return;
+    }
+    p->noffers++;
+    keep(m, c);
 }
 
 static void read_withdrawal(struct tcp_peer *p, const struct frame *f)
@@ -250,6 +258,7 @@ static void note_ask(struct tcp_peer *p, const struct frame *f)
         return;
     }
     p->nasks++;
+    list_append(&p->asks, &m->of_channel);
     tcp_message_know(m);
 }
 
@@ -268,12 +277,10 @@ static void read_unask(struct tcp_peer *p, const struct frame *f)
 {
     struct tcp_message *m = tcp_message_find(p, f, MESSAGE_ASKED);
 
-    if (!m) {
+    if (m)
+        tcp_message_free_ask(m);
+    else
         tcp_send_unasked(p, f);
-        return;
-    }
-    p->nasks--;
-    tcp_message_free(m);
 }
 
 static void read_drop(struct tcp_peer *p, const struct frame *f)
@@ -292,15 +299,19 @@ static void read_credit(struct tcp_peer *p, const struct frame *f)
         p->sent_taken = MAX(p->sent_taken, f->bytes);
 }
 
+/* What is void is lost: whoever waits for it will hear from elsewhere why it was not sent. */
 static void body_read(struct tcp_peer *p)
 {
     struct tcp_message *m = p->in.message;
     const enum body body = p->in.body;
+    const bool whole = p->in.verdict == VERDICT_WHOLE;
 
     take_nothing(p);
-    if (body == BODY_ARRIVAL)
+    if (body == BODY_ARRIVAL && whole)
         arrived(p, m);
-    else if (body == BODY_MESSAGE && m->moved == m->name.bytes)
+    else if (body == BODY_ARRIVAL)
+        arrival_free(m);
+    else if (body == BODY_MESSAGE && whole && m->moved == m->name.bytes)
         tcp_message_finish(m, 0);
 }
 
@@ -317,31 +328,34 @@ static void read_frame(struct tcp_peer *p, const struct frame *f)
         return;
     }
     readers[f->kind](p, f);
-    if (!p->failure && p->in.left == 0 && (f->kind == FRAME_DATA || f->kind == FRAME_PART))
-        body_read(p);
 }
 
 /* ---- bytes */
 
-/* Where the next bytes of the body go; nowhere: they are thrown away. Returns how many parts. */
+/* Where the next bytes of the body and their verdict go; nowhere: they are thrown away. Returns how
+ * many parts. */
 static int describe(struct tcp_peer *p, struct iovec *iov, int room)
 {
+    const uint64_t bytes = p->in.left - VERDICT_BYTES;
     struct tcp_message *m = p->in.message;
+    int n = 0;
 
+    if (p->in.body == BODY_NOBODY)
+        return 0;
     if (p->in.body == BODY_MESSAGE)
-        return tcp_message_parts(m, p->in.left, iov, room);
-    if (p->in.body == BODY_ARRIVAL) {
-        iov[0] = (struct iovec){ m->data + m->moved, p->in.left };
-        return 1;
-    }
-    return 0;
+        n = tcp_message_parts(m, bytes, iov, room - 1);
+    else if (bytes)
+        iov[n++] = (struct iovec){ m->data + m->moved, bytes };
+    if (iov_bytes(iov, n) == bytes)
+        iov[n++] = (struct iovec){ &p->in.verdict, VERDICT_BYTES };
+    return n;
 }
 
 static void body_advance(struct tcp_peer *p, uint64_t n)
 {
-    p->in.left -= n;
     if (p->in.message)
-        p->in.message->moved += n;
+        p->in.message->moved += MIN(n, p->in.left - VERDICT_BYTES);
+    p->in.left -= n;
     if (p->in.left == 0)
         body_read(p);
 }
@@ -394,9 +408,7 @@ static ssize_t read_once(struct tcp_peer *p, uint64_t *ret_body)
     *ret_body = p->in.left;
     if (p->in.left && n == 0)
         return recv(p->fd, NULL, p->in.left, MSG_DONTWAIT | MSG_TRUNC);
-    *ret_body = 0;
-    for (int i = 0; i < n; i++)
-        *ret_body += iov[i].iov_len;
+    *ret_body = iov_bytes(iov, n);
     if (*ret_body == p->in.left)
         iov[n++] = (struct iovec){ p->in.bytes + p->in.end, sizeof(p->in.bytes) - p->in.end };
     h.msg_iovlen = (size_t)n;

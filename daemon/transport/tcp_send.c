@@ -16,16 +16,21 @@ static const uint8_t zeros[64 << 10]; /* go instead of what a cancelled message 
 void tcp_send_note(struct tcp_peer *p, const struct frame *name, enum frame_kind kind,
                    uint64_t bytes)
 {
-    struct note *n = malloc(sizeof(*n));
+    struct note *n = NULL;
 
+    if (p->failure)
+        return;
+    if (p->nnotes < NOTES_MAX)
+        n = malloc(sizeof(*n));
     if (!n) {
-        tcp_peer_fail(p, ENOMEM);
+        tcp_peer_fail(p, ENOBUFS);
         return;
     }
     n->frame = *name;
     n->frame.kind = kind;
     n->frame.bytes = bytes;
     list_append(&p->notes, &n->link);
+    p->nnotes++;
     tcp_peer_activate(p);
 }
 
@@ -85,8 +90,7 @@ static void leave_or_offer(struct tcp_message *m)
 
     if (ask) {
         fits = ask->name.bytes == m->name.bytes;
-        m->peer->nasks--;
-        tcp_message_free(ask);
+        tcp_message_free_ask(ask);
     }
     if (fits)
         leave(m);
@@ -135,6 +139,7 @@ static void next_note(struct tcp_peer *p)
     struct note *n = list_first(&p->notes, struct note, link);
 
     list_remove(&n->link);
+    p->nnotes--;
     p->out.frame = n->frame;
     p->out.left = 0;
     p->out.message = NULL;
@@ -148,8 +153,8 @@ static void next_part(struct tcp_peer *p)
 
     p->out.frame = m->name;
     p->out.frame.kind = m->is_eager ? FRAME_DATA : FRAME_PART;
-    p->out.left = m->is_eager ? rest : MIN(rest, PART_BYTES_MAX);
-    p->out.frame.bytes = p->out.left;
+    p->out.frame.bytes = m->is_eager ? rest : MIN(rest, PART_BYTES_MAX);
+    p->out.left = p->out.frame.bytes + VERDICT_BYTES;
     p->out.message = m;
     list_remove(&m->link); /* behind those that wait as well */
     list_append(&p->leaving, &m->link);
@@ -171,7 +176,24 @@ static bool next_frame(struct tcp_peer *p)
     return true;
 }
 
-/* The frame's rest, then its bytes' or zeros. */
+/* The rest of its bytes, or zeros, then the verdict. */
+static int describe_body(struct tcp_peer *p, struct iovec *iov, int room)
+{
+    const uint64_t bytes = p->out.left - VERDICT_BYTES;
+    int n = 0;
+
+    if (p->out.message)
+        n = tcp_message_parts(p->out.message, bytes, iov, room - 1);
+    else if (bytes)
+        iov[n++] = (struct iovec){ (void *)zeros, MIN(bytes, sizeof(zeros)) };
+    if (iov_bytes(iov, n) < bytes)
+        return n;
+    p->out.verdict = p->out.message ? VERDICT_WHOLE : VERDICT_VOID;
+    iov[n++] = (struct iovec){ &p->out.verdict, VERDICT_BYTES };
+    return n;
+}
+
+/* The frame's rest, then what is behind it. */
 static int describe(struct tcp_peer *p, struct iovec *iov)
 {
     int n = 0;
@@ -179,11 +201,7 @@ static int describe(struct tcp_peer *p, struct iovec *iov)
     if (p->out.written < sizeof(p->out.frame))
         iov[n++] = (struct iovec){ (uint8_t *)&p->out.frame + p->out.written,
                                    sizeof(p->out.frame) - p->out.written };
-    if (p->out.message)
-        return n + tcp_message_parts(p->out.message, p->out.left, iov + n, PARTS_AT_ONCE - n);
-    if (p->out.left)
-        iov[n++] = (struct iovec){ (void *)zeros, MIN(p->out.left, sizeof(zeros)) };
-    return n;
+    return p->out.left ? n + describe_body(p, iov + n, PARTS_AT_ONCE - n) : n;
 }
 
 static void frame_written(struct tcp_peer *p)
@@ -202,9 +220,9 @@ static void advance(struct tcp_peer *p, uint64_t n)
 
     p->out.written += (uint32_t)of_frame;
     n -= of_frame;
+    if (p->out.message && n)
+        p->out.message->moved += MIN(n, p->out.left - VERDICT_BYTES);
     p->out.left -= n;
-    if (p->out.message)
-        p->out.message->moved += n;
     if (p->out.written == sizeof(p->out.frame) && p->out.left == 0)
         frame_written(p);
 }

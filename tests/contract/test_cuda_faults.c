@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Two buffers of a megabyte on one GPU. */
 struct pair {
@@ -285,6 +286,27 @@ TEST(host_memory_that_cannot_be_registered_fails_its_task)
     mapping_unref(host);
 }
 
+TEST(memory_of_another_gpu_than_is_said_is_refused)
+{
+    struct memory_handle h[2] = { client_memory(0, MIB), { .kind = MEMORY_CUDA_FD } };
+    struct mapping *m = NULL;
+    struct error e = { 0 };
+    unsigned before;
+
+    h[1].bytes = 2 * MIB;
+    h[1].fd = gpu_export(0, h[1].bytes);
+    before = world_live();
+    for (unsigned i = 0; i < ARRAY_SIZE(h); i++) {
+        memcpy(h[i].gpu, world_uuids[1], sizeof(h[i].gpu));
+        assert_int_equal(world->ops->import(world, &h[i], &m, &e), -ERROR_INVALID_ARGUMENT);
+        assert_null(m);
+        assert_int_equal(world_live(), before);
+        if (world_has_peers)
+            assert_non_null(strstr(e.text, "another GPU's"));
+    }
+    close(h[1].fd);
+}
+
 /* ---- Fences ---- */
 
 static struct fence *fence_new(unsigned gpu)
@@ -319,6 +341,44 @@ TEST(a_fence_passes_when_the_clients_stream_gets_there)
         assert_int_equal(fake_cuda_live(FAKE_CUDA_EVENTS), 0);
         client_forget();
     }
+}
+
+TEST(a_fence_that_is_new_is_looked_at_again_without_sleep)
+{
+    struct fence *f = fence_new(0);
+
+    assert_false(device_wants_turn(world));
+    assert_int_equal(world->ops->fence_passed(f), 0);
+    assert_true(device_wants_turn(world));
+    fence_unref(f);
+    while (device_wants_turn(world))
+        device_poll(world);
+}
+
+static struct fence *asked_when_done;
+
+static void ask_when_done(struct task *t, int r)
+{
+    *(int *)t->owner = r;
+    assert_int_equal(world->ops->fence_passed(asked_when_done), 0);
+}
+
+TEST(a_fence_that_is_asked_about_in_done_is_not_forgotten)
+{
+    struct pair p;
+    int r = 1;
+
+    pair_init(&p, 0);
+    asked_when_done = fence_new(0);
+    p.copy.done = ask_when_done;
+    p.copy.owner = &r;
+    assert_int_equal(device_submit(world, &p.copy), DEVICE_PENDING);
+    while (r == 1)
+        turn();
+    assert_int_equal(r, 0);
+    turn(); /* it would fail if nothing happened */
+    fence_unref(asked_when_done);
+    mapping_unref(p.m);
 }
 
 TEST(a_fence_that_nobody_asks_about_wakes_nobody)
@@ -388,7 +448,10 @@ int main(void)
         CASE(a_gpu_that_cannot_be_made_anew_is_tried_again_when_it_is_wanted),
         CASE(a_call_that_fails_fails_its_task_alone),
         CASE(host_memory_that_cannot_be_registered_fails_its_task),
+        CASE(memory_of_another_gpu_than_is_said_is_refused),
         CASE(a_fence_passes_when_the_clients_stream_gets_there),
+        CASE(a_fence_that_is_new_is_looked_at_again_without_sleep),
+        CASE(a_fence_that_is_asked_about_in_done_is_not_forgotten),
         CASE(a_fence_that_nobody_asks_about_wakes_nobody),
         CASE(what_is_no_event_is_refused),
         CASE(a_fence_of_a_gpu_that_failed_never_passes),

@@ -5,8 +5,10 @@
 #include "tests/unit/unit.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "daemon/exec/bounce.h"
 #include "tests/contract/flaky_device.h"
 #include "tests/contract/flaky_gpus.h"
 #include "tests/unit/daemons.h"
@@ -79,6 +81,28 @@ static void end_the_others(struct operation *o)
     operation_finish(o);
     links_close();
     links_open();
+}
+
+/* ---- bounces */
+
+TEST(pieces_are_copied_at_once_in_one_tensor_alone)
+{
+    static uint8_t near[256], far[256];
+    struct step step = { .channel = 0 };
+    const struct plan plan = { .steps = &step, .nsteps = 1, .nchannels = 1 };
+    uint64_t bounce_at = 0;
+    struct slot slot = { .plan = &plan, .bounce = near, .bounce_at = &bounce_at };
+    struct message m = { .slot = &slot };
+
+    assert_int_equal(bounce_reserve(&m, 4), 0);
+    assert_ptr_equal(bounce_add(&m, 0, far, 64), near);
+    assert_ptr_equal(bounce_add(&m, 0, far + 64, 64), near + 64);
+    assert_ptr_equal(bounce_add(&m, 2, far + 128, 64), near + 128);
+    assert_ptr_equal(bounce_add(&m, 3, far + 192, 64), near + 192);
+    assert_int_equal(m.bounce.ncopies, 3);
+    assert_int_equal(m.bounce.copies[0].task.count, 128);
+    assert_ptr_equal(m.bounce.copies[1].far, far + 128);
+    free(m.bounce.copies);
 }
 
 /* ---- fences */
@@ -366,6 +390,7 @@ TEST(pairs_of_gpus_never_wait_for_each_others_staging)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pieces_are_copied_at_once_in_one_tensor_alone),
         cmocka_unit_test(nothing_is_issued_before_the_fences_have_passed),
         cmocka_unit_test(a_fence_that_fails_fails_the_run),
         cmocka_unit_test(a_run_that_waits_for_a_fence_is_cancelled_at_once),
