@@ -107,6 +107,10 @@ static inline uint32_t gpu_next_signal(uint32_t last)
     return last + 1 ? last + 1 : 1;
 }
 
+/* Makes what its streams wait at, once a connection: a driver may let that wait for them. Gives up
+ * the lock. */
+int gpu_cells_get(struct ruccl_conn *c, struct gpu *gpu, struct error *e);
+
 /*
  * Records a fence in the place's stream, and chooses a signal of `slot` if `signalled`. Gives up
  * the lock.

@@ -96,21 +96,41 @@ static int cells_make(struct ruccl_conn *c, struct gpu *gpu, struct error *e)
     return r;
 }
 
-/* Once a connection, by the first of its threads. */
-static int cells_get(struct ruccl_conn *c, struct gpu *gpu, struct error *e)
+/* Where the stream waits for the signals; asked for once a GPU. */
+static int find_cells(struct gpu *gpu, struct error *e)
+{
+    const struct cuda *cuda = gpu->gpus->cuda;
+    int r;
+
+    if (gpu->cells)
+        return 0;
+    r = gpu_enter(gpu, e);
+    if (r < 0)
+        return r;
+    r = gpu_check(cuda,
+                  cuda->cuMemHostGetDevicePointer_v2(&gpu->cells, (void *)gpu->gpus->cells, 0),
+                  "cuMemHostGetDevicePointer", e);
+    gpu_leave(gpu);
+    return r;
+}
+
+/* By the first thread that comes. */
+int gpu_cells_get(struct ruccl_conn *c, struct gpu *gpu, struct error *e)
 {
     struct gpus *s = gpu->gpus;
     int r;
 
     conn_wait(c, cells_are_settled, s, CONN_NO_DEADLINE);
     r = conn_check(c, e);
-    if (r < 0 || s->cells)
+    if (r < 0)
         return r;
-    s->opening = true;
-    r = cells_make(c, gpu, e);
-    s->opening = false;
-    conn_wake(c);
-    return r;
+    if (!s->cells) {
+        s->opening = true;
+        r = cells_make(c, gpu, e);
+        s->opening = false;
+        conn_wake(c);
+    }
+    return r < 0 ? r : find_cells(gpu, e);
 }
 
 /* ---------------------------------------------------------------- fences */
@@ -242,18 +262,6 @@ static int fence_get(struct ruccl_conn *c, struct gpu *gpu, struct gpu_fence **r
 
 /* ---------------------------------------------------------------- places */
 
-/* Where the stream waits for the signals; asked for once a GPU. In its context. */
-static int find_cells(struct gpu *gpu, struct error *e)
-{
-    const struct cuda *cuda = gpu->gpus->cuda;
-
-    if (gpu->cells)
-        return 0;
-    return gpu_check(cuda,
-                     cuda->cuMemHostGetDevicePointer_v2(&gpu->cells, (void *)gpu->gpus->cells, 0),
-                     "cuMemHostGetDevicePointer", e);
-}
-
 /* A fence that is recorded in the stream. In the GPU's context. */
 static int fence_take(struct ruccl_conn *c, struct gpu_place *at, struct error *e)
 {
@@ -283,9 +291,7 @@ static int place_take(struct ruccl_conn *c, struct gpu_place *at, uint32_t slot,
     int r = 0;
 
     if (signalled)
-        r = cells_get(c, at->gpu, e);
-    if (r == 0 && signalled)
-        r = find_cells(at->gpu, e);
+        r = gpu_cells_get(c, at->gpu, e);
     if (r == 0)
         r = fence_take(c, at, e);
     if (r < 0)

@@ -211,7 +211,9 @@ static int register_cuda(struct ruccl_conn *c, struct finding *f, struct ruccl_r
         r = find(s, f, e);
     if (r < 0)
         return r;
-    r = make(c, f, ret, e);
+    r = gpu_cells_get(c, f->gpu, e);
+    if (r == 0)
+        r = make(c, f, ret, e);
     if (f->fd >= 0)
         close(f->fd);
     return r;

@@ -288,6 +288,9 @@ uint64_t ruccl_max_chunk_bytes(struct ruccl_comm comm);
  * several GPUs need a stream that is named.
  * The stream must live until the work is done. Calls that need each other, as the send and the
  * receive of an exchange, take a stream each: in one stream, the second would wait for the first.
+ * So it would in one queue of the GPU, which streams share where a process has more of them than
+ * CUDA_DEVICE_MAX_CONNECTIONS, 8 unless the environment says up to 32: that is one more reason to let
+ * one process be one rank.
  * Where the daemon dies, a stream that waits for it goes on in the next test, wait, dispatch or close
  * of the connection, with undefined outputs: ask the work before the stream.
  */

@@ -119,10 +119,14 @@ static int load_kernels(struct cuda_gpu *g, struct error *e)
     int r;
 
     error = api->cuModuleLoadData(&g->module, cuda_kernels_image);
-    if (error == CUDA_ERROR_INVALID_IMAGE ||
-        (error && error != CUDA_ERROR_OUT_OF_MEMORY && !image_is_binary()))
+    if (error && error != CUDA_ERROR_OUT_OF_MEMORY && !image_is_binary())
         return error_set(e, ERROR_NOT_FOUND,
                          "%s cannot be used: this ruccld was built without the CUDA toolkit's nvcc",
+                         g->text);
+    if (error == CUDA_ERROR_INVALID_IMAGE)
+        return error_set(e, ERROR_SYSTEM,
+                         "%s cannot be used: its driver is too old for what nvcc made of this "
+                         "ruccld's kernels; CUDA 12.4 has the first that reads it",
                          g->text);
     if (error == CUDA_ERROR_NO_BINARY_FOR_GPU)
         return error_set(e, ERROR_SYSTEM,

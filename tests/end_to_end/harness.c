@@ -111,7 +111,8 @@ void harness_start(struct harness *h, const char *const *options)
     ruccl_close(conn);
 }
 
-/* Whether the daemon maps or holds something that has a name in /dev/shm. */
+/* Whether the daemon maps something that has a name in /dev/shm; what CUDA's driver keeps there for
+ * events between processes is not ours. */
 static bool has_shm_name(pid_t pid)
 {
     char path[64], line[4096];
@@ -121,7 +122,7 @@ static bool has_shm_name(pid_t pid)
     snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
     f = fopen(path, "re");
     while (f && fgets(line, sizeof(line), f))
-        found = found || strstr(line, " /dev/shm/");
+        found = found || (strstr(line, " /dev/shm/") && !strstr(line, "/cuda."));
     if (f)
         fclose(f);
     return found;

@@ -78,6 +78,18 @@ void tensors_fini(struct tensors *t)
     free(t->expected);
 }
 
+void tensors_write(const struct tensors *t, const struct slab *s)
+{
+    if (s->away)
+        t->maker->write(s, slab_bytes(t));
+}
+
+void tensors_read(const struct tensors *t, const struct slab *s)
+{
+    if (s->away)
+        t->maker->read(s, slab_bytes(t));
+}
+
 void tensors_fill(struct tensors *t, enum ruccl_dtype dtype, uint64_t seed)
 {
     t->dtype = dtype;
@@ -85,14 +97,17 @@ void tensors_fill(struct tensors *t, enum ruccl_dtype dtype, uint64_t seed)
     for (uint32_t r = 0; r < t->world->nranks; r++) {
         fill_values(dtype, seed + r + 1, slab_bytes(t), t->given[r]);
         memcpy(t->in[r].bytes, t->given[r], slab_bytes(t));
+        tensors_write(t, &t->in[r]);
     }
 }
 
 void tensors_expect_unchanged(const struct tensors *t)
 {
-    for (uint32_t r = 0; r < t->world->nranks; r++)
+    for (uint32_t r = 0; r < t->world->nranks; r++) {
+        tensors_read(t, &t->in[r]);
         if (memcmp(t->in[r].bytes, t->given[r], slab_bytes(t)))
             fail_msg("inputs of %s have changed on rank %u", ruccl_dtype_name(t->dtype), r);
+    }
 }
 
 void tensors_expect_reduction(struct tensors *t, enum ruccl_op op, uint64_t count)

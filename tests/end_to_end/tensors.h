@@ -12,12 +12,15 @@
 struct slab {
     struct ruccl_region *region; /* NULL: plain memory */
     uint8_t *bytes;
+    uint64_t away; /* where it is, if the host cannot look there: `bytes` is a copy; else 0 */
 };
 
-/* Where slabs of other memory come from, and go. */
+/* Where slabs of other memory come from, and go; how a copy gets there, and back. */
 struct slab_maker {
     void (*make)(struct slab *s, struct world *w, uint32_t rank, uint64_t bytes);
     void (*end)(struct slab *s);
+    void (*write)(const struct slab *s, uint64_t bytes);
+    void (*read)(const struct slab *s, uint64_t bytes);
 };
 
 struct tensors {
@@ -37,6 +40,10 @@ void tensors_init(struct tensors *t, struct world *w, uint64_t bytes, bool plain
 void tensors_init_made(struct tensors *t, struct world *w, uint64_t bytes,
                        const struct slab_maker *maker);
 void tensors_fini(struct tensors *t);
+
+/* Makes slabs that are away hold what their copies do, and the other way round. */
+void tensors_write(const struct tensors *t, const struct slab *s);
+void tensors_read(const struct tensors *t, const struct slab *s);
 
 /* Gives every rank elements of `dtype` as fill_values() makes them, each with another seed. */
 void tensors_fill(struct tensors *t, enum ruccl_dtype dtype, uint64_t seed);

@@ -1,55 +1,59 @@
 /*
- * Memory of GPUs, end to end: the daemon and its clients with the tests' driver. Every rank is on a
- * GPU, and in a stream, of its own.
+ * Memory of GPUs, end to end: the daemon and its clients with one driver, the tests' own or a real
+ * one. Every rank is in a stream of its own, and the GPUs, one or two, take turns.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "shared/base.h"
+#include "tests/end_to_end/gpus.h"
 #include "tests/end_to_end/reference.h"
 #include "tests/end_to_end/trial.h"
-#include "tests/fake_cuda/fake_cuda.h"
 #include "tests/unit/unit.h"
 
-#define CU(call) assert_int_equal(call, CUDA_SUCCESS)
-
 #define GPUS         2
-#define GRANULE      (2u << 20)
 #define TENSOR_BYTES (512u << 10)
 
 static struct harness harness;
-static CUcontext contexts[GPUS];
 
 /* A rank's: streams of its GPU; the second for what would wait for the first. */
 static CUstream streams[HARNESS_RANKS][2];
 
-static CUcontext context_of(uint32_t rank)
-{
-    return contexts[rank % GPUS];
-}
-
 /* ---- the scene */
+
+static void settle(uint32_t rank)
+{
+    gpus_enter(rank);
+    for (int i = 0; i < 2; i++)
+        CU(cuStreamSynchronize(streams[rank][i]));
+}
 
 static int start_driver(void **state)
 {
     (void)state;
-    CU(cuInit(0));
-    for (int i = 0; i < GPUS; i++)
-        CU(cuDevicePrimaryCtxRetain(&contexts[i], i));
     for (uint32_t r = 0; r < HARNESS_RANKS; r++) {
-        CU(cuCtxSetCurrent(context_of(r)));
+        gpus_enter(r);
         for (int i = 0; i < 2; i++)
             CU(cuStreamCreate(&streams[r][i], CU_STREAM_NON_BLOCKING));
+        gpus_hold_up(streams[r][0]); /* what it needs is there when streams wait */
+        settle(r);
     }
     return 0;
+}
+
+/* Whatever the tests' driver does in this stream takes its time. */
+static void delay(uint32_t rank, uint64_t us)
+{
+    if (gpus_are_fake())
+        gpus.delay_us(streams[rank][0], us);
 }
 
 static int stop_daemon(void **state)
 {
     (void)state;
     for (uint32_t r = 0; r < HARNESS_RANKS; r++)
-        fake_cuda_delay_us(streams[r][0], 0);
+        delay(r, 0);
     return harness_stop(&harness);
 }
 
@@ -60,13 +64,6 @@ static void open_world(struct world *w, uint32_t nranks)
         w->comms[r] = ruccl_on_stream(w->comms[r], streams[r][0]);
 }
 
-static void settle(uint32_t rank)
-{
-    CU(cuCtxSetCurrent(context_of(rank)));
-    for (int i = 0; i < 2; i++)
-        CU(cuStreamSynchronize(streams[rank][i]));
-}
-
 /* What streams of a connection have not passed would be kept. */
 static void close_world(struct world *w)
 {
@@ -75,7 +72,7 @@ static void close_world(struct world *w)
     world_close(w);
 }
 
-/* ---- memory of every kind; the double's is the host's, so that tests can look at it */
+/* ---- memory of every kind */
 
 static void registered(struct slab *s, struct world *w, uint32_t rank, CUdeviceptr ptr,
                        uint64_t bytes, bool staged)
@@ -83,99 +80,86 @@ static void registered(struct slab *s, struct world *w, uint32_t rank, CUdevicep
     if (ruccl_register_cuda(world_conn(w, rank), (void *)(uintptr_t)ptr, bytes, &s->region) < 0)
         fail_msg("register: %s", ruccl_last_error()->text);
     assert_int_equal(ruccl_region_is_staged(s->region), staged);
-    s->bytes = (uint8_t *)(uintptr_t)ptr;
+    s->away = ptr;
+    s->bytes = calloc(1, bytes);
+    assert_non_null(s->bytes);
+}
+
+static void end(struct slab *s)
+{
+    ruccl_release(s->region);
+    free(s->bytes);
 }
 
 static void make_allocated(struct slab *s, struct world *w, uint32_t rank, uint64_t bytes)
 {
-    CUdeviceptr ptr;
-
-    CU(cuCtxSetCurrent(context_of(rank)));
-    CU(cuMemAlloc_v2(&ptr, bytes));
-    registered(s, w, rank, ptr, bytes, false);
-}
-
-static void make_staged(struct slab *s, struct world *w, uint32_t rank, uint64_t bytes)
-{
-    CUdeviceptr ptr;
-
-    CU(cuCtxSetCurrent(context_of(rank)));
-    fake_cuda_exportable(false);
-    CU(cuMemAlloc_v2(&ptr, bytes));
-    fake_cuda_exportable(true);
-    registered(s, w, rank, ptr, bytes, true);
+    gpus_enter(rank);
+    registered(s, w, rank, gpus_allocate(bytes), bytes, false);
 }
 
 static void end_allocated(struct slab *s)
 {
-    const CUdeviceptr ptr = (uintptr_t)s->bytes;
-
-    ruccl_release(s->region);
-    CU(cuMemFree_v2(ptr));
+    end(s);
+    CU(cuMemFree_v2(s->away));
 }
 
 static void make_created(struct slab *s, struct world *w, uint32_t rank, uint64_t bytes)
 {
-    const CUmemLocation location = { CU_MEM_LOCATION_TYPE_DEVICE, (int)(rank % GPUS) };
-    const CUmemAccessDesc access = { location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-    const CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                       .requestedHandleTypes =
-                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                       .location = location };
-    CUmemGenericAllocationHandle handle;
-    CUdeviceptr ptr;
-
-    assert_true(bytes <= GRANULE);
-    CU(cuCtxSetCurrent(context_of(rank)));
-    CU(cuMemCreate(&handle, GRANULE, &prop, 0));
-    CU(cuMemAddressReserve(&ptr, GRANULE, 0, 0, 0));
-    CU(cuMemMap(ptr, GRANULE, 0, handle, 0));
-    CU(cuMemRelease(handle));
-    CU(cuMemSetAccess(ptr, GRANULE, &access, 1));
-    registered(s, w, rank, ptr, bytes, false);
+    assert_true(bytes <= GPUS_GRANULE);
+    gpus_enter(rank);
+    registered(s, w, rank, gpus_create(rank, GPUS_GRANULE, true), bytes, false);
 }
 
 static void end_created(struct slab *s)
 {
-    const CUdeviceptr ptr = (uintptr_t)s->bytes;
+    end(s);
+    gpus_uncreate(s->away, GPUS_GRANULE);
+}
 
-    ruccl_release(s->region);
-    CU(cuMemUnmap(ptr, GRANULE));
-    CU(cuMemAddressFree(ptr, GRANULE));
+/* That cannot be handed over. */
+static void make_staged(struct slab *s, struct world *w, uint32_t rank, uint64_t bytes)
+{
+    assert_true(bytes <= GPUS_GRANULE);
+    gpus_enter(rank);
+    registered(s, w, rank, gpus_create(rank, GPUS_GRANULE, false), bytes, true);
 }
 
 /* Some ranks, and some of their tensors, on the host. */
-static bool is_of_host(const struct slab *s)
-{
-    CUdeviceptr base;
-
-    return cuMemGetAddressRange_v2(&base, NULL, (uintptr_t)s->bytes) != CUDA_SUCCESS;
-}
-
 static void make_mixed(struct slab *s, struct world *w, uint32_t rank, uint64_t bytes)
 {
     static unsigned count;
 
-    if (count++ % 3 == 0)
+    if (count++ % 3 == 0) {
         make_allocated(s, w, rank, bytes);
-    else if (ruccl_alloc(world_conn(w, rank), bytes, &s->region) < 0)
+        return;
+    }
+    if (ruccl_alloc(world_conn(w, rank), bytes, &s->region) < 0)
         fail_msg("alloc: %s", ruccl_last_error()->text);
-    else
-        s->bytes = ruccl_region_data(s->region);
+    s->bytes = ruccl_region_data(s->region);
 }
 
 static void end_mixed(struct slab *s)
 {
-    if (is_of_host(s))
-        ruccl_free(s->region);
-    else
+    if (s->away)
         end_allocated(s);
+    else
+        ruccl_free(s->region);
 }
 
-static const struct slab_maker allocated = { make_allocated, end_allocated };
-static const struct slab_maker created = { make_created, end_created };
-static const struct slab_maker staged = { make_staged, end_allocated };
-static const struct slab_maker mixed = { make_mixed, end_mixed };
+static void write_away(const struct slab *s, uint64_t bytes)
+{
+    gpus_write(s->away, s->bytes, bytes);
+}
+
+static void read_away(const struct slab *s, uint64_t bytes)
+{
+    gpus_read(s->bytes, s->away, bytes);
+}
+
+static const struct slab_maker allocated = { make_allocated, end_allocated, write_away, read_away };
+static const struct slab_maker created = { make_created, end_created, write_away, read_away };
+static const struct slab_maker staged = { make_staged, end_created, write_away, read_away };
+static const struct slab_maker mixed = { make_mixed, end_mixed, write_away, read_away };
 
 /* ---- exactness */
 
@@ -240,7 +224,7 @@ static void try_worlds(const struct slab_maker *maker)
     try_world(1, maker);
     try_world(3, maker);
     try_world(4, maker);
-    harness_expect_usage(&harness, &before);
+    gpus_expect_usage(&harness, before);
 }
 
 TEST(allocated_memory_gives_the_bits_of_the_reference)
@@ -269,6 +253,8 @@ TEST(memory_of_all_kinds_gives_the_bits_of_the_reference)
 
 TEST(gpus_that_do_not_reach_each_other_give_the_bits_of_the_reference)
 {
+    if (!gpus_are_fake())
+        skip();
     setenv("FAKE_CUDA_PEERS", "no", 1); /* the daemon's driver; ours has started */
     harness_start(&harness, NULL);
     unsetenv("FAKE_CUDA_PEERS");
@@ -286,18 +272,19 @@ struct part {
 
 static void parts_open(struct world *w, struct part *parts)
 {
+    memset(parts, 0, w->nranks * sizeof(parts[0]));
     for (uint32_t r = 0; r < w->nranks; r++) {
         make_allocated(&parts[r].in, w, r, BYTES);
         make_allocated(&parts[r].out, w, r, BYTES);
         make_allocated(&parts[r].seen, w, r, BYTES);
-        fake_cuda_delay_us(streams[r][0], LATE_US);
+        delay(r, LATE_US);
     }
 }
 
 static void parts_close(struct world *w, struct part *parts)
 {
     for (uint32_t r = 0; r < w->nranks; r++) {
-        fake_cuda_delay_us(streams[r][0], 0);
+        delay(r, 0);
         settle(r);
         end_allocated(&parts[r].in);
         end_allocated(&parts[r].out);
@@ -315,18 +302,21 @@ static struct ruccl_tensor tensor_of(const struct slab *s)
 
 static void set(const struct slab *s, uint32_t rank, uint8_t value)
 {
-    CU(cuCtxSetCurrent(context_of(rank)));
-    CU(cuMemsetD8Async((uintptr_t)s->bytes, value, BYTES, streams[rank][0]));
+    gpus_enter(rank);
+    gpus_hold_up(streams[rank][0]);
+    CU(cuMemsetD8Async(s->away, value, BYTES, streams[rank][0]));
 }
 
 static void copy(const struct slab *to, const struct slab *from, uint32_t rank)
 {
-    CU(cuCtxSetCurrent(context_of(rank)));
-    CU(cuMemcpyAsync((uintptr_t)to->bytes, (uintptr_t)from->bytes, BYTES, streams[rank][0]));
+    gpus_enter(rank);
+    CU(cuMemcpyAsync(to->away, from->away, BYTES, streams[rank][0]));
 }
 
 static void expect_bytes(const struct slab *s, uint32_t rank, uint8_t value)
 {
+    gpus_enter(rank);
+    read_away(s, BYTES);
     for (uint32_t i = 0; i < BYTES; i++)
         if (s->bytes[i] != value)
             fail_msg("rank %u: byte %u is %u, not %u", rank, i, s->bytes[i], value);
@@ -500,11 +490,14 @@ TEST(a_daemon_that_dies_stops_no_stream)
 static void leave_without_a_word(struct world *w, struct part *parts)
 {
     for (uint32_t r = 0; r < w->nranks; r++) {
-        fake_cuda_delay_us(streams[r][0], 0);
+        struct slab *const slabs[] = { &parts[r].in, &parts[r].out, &parts[r].seen };
+
+        delay(r, 0);
         ruccl_close(w->conns[r]);
-        CU(cuMemFree_v2((uintptr_t)parts[r].in.bytes));
-        CU(cuMemFree_v2((uintptr_t)parts[r].out.bytes));
-        CU(cuMemFree_v2((uintptr_t)parts[r].seen.bytes));
+        for (int i = 0; i < 3; i++) {
+            CU(cuMemFree_v2(slabs[i]->away));
+            free(slabs[i]->bytes);
+        }
     }
 }
 
@@ -525,7 +518,7 @@ TEST(the_daemon_keeps_nothing_of_clients_that_left)
         else
             parts_close(&w, parts);
     }
-    harness_expect_usage(&harness, &before);
+    gpus_expect_usage(&harness, before);
 }
 
 int main(void)
@@ -546,5 +539,7 @@ int main(void)
         CLAIM(the_daemon_keeps_nothing_of_clients_that_left),
     };
 
+    if (gpus_open(GPUS) < 0)
+        return GPUS_SKIP;
     return cmocka_run_group_tests(tests, start_driver, NULL);
 }

@@ -158,8 +158,10 @@ static struct scene begin(struct tensors *t, const struct trial *trial)
     assert_true(trial->shift <= TENSORS_SHIFT);
     if (scene_reduces(trial->kind))
         tensors_expect_reduction(t, trial->op, trial->count * blocks + trial->shift);
-    for (uint32_t r = 0; r < s.nranks; r++)
+    for (uint32_t r = 0; r < s.nranks; r++) {
         scene_prepare(&s, r, t->given[r], t->out[r].bytes);
+        tensors_write(t, &t->out[r]);
+    }
     if (trial->kind != TRIAL_RING)
         t->world->sequence++;
     return s;
@@ -197,6 +199,7 @@ void trial_run(struct tensors *t, const struct trial *trial)
                 check_counts(&s, r, works[r][i]);
             ruccl_work_release(works[r][i]);
         }
+        tensors_read(t, &t->out[r]);
         check_output(&s, t, r);
     }
     check_alike(&s, t);
@@ -216,6 +219,7 @@ void trial_run_refused(struct tensors *t, const struct trial *trial)
             if (!strstr(ruccl_last_error()->text, least))
                 trial_fail(&s, r, "the error does not name the least budget that works");
         }
+        tensors_read(t, &t->out[r]);
         if (!trial->in_place && (!scene_kept_guards(&s, r, t->out[r].bytes) ||
                                  !scene_kept_output(&s, r, NULL, t->out[r].bytes)))
             trial_fail(&s, r, "a refused collective wrote something");

@@ -86,6 +86,8 @@ void context_poison(CUcontext context, CUresult code)
     int well = CUDA_SUCCESS;
 
     atomic_compare_exchange_strong(&context->sticky, &well, code);
+    pthread_rwlock_wrlock(&ranges_lock); /* what waits for a value has looked at it, for good */
+    pthread_rwlock_unlock(&ranges_lock);
     pthread_cond_broadcast(&fake_changed);
 }
 

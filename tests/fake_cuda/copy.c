@@ -155,8 +155,9 @@ static CUresult value_run(struct stream *stream, struct op *op)
 
     do {
         pthread_rwlock_rdlock(&ranges_lock);
-        fine = ranges_check(stream->context, op->src, sizeof(uint32_t), TOUCH_KERNEL);
-        there = fine && value_is_there(op);
+        there = stream_gives_up(stream);
+        fine = there || ranges_check(stream->context, op->src, sizeof(uint32_t), TOUCH_KERNEL);
+        there = there || (fine && value_is_there(op));
         pthread_rwlock_unlock(&ranges_lock);
     } while (fine && !there && stream_pause(stream, &pauses));
     return fine ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;

@@ -189,6 +189,8 @@ struct stream *stream_find(CUcontext current, CUstream stream);
 CUresult stream_push(struct stream *stream, struct op *op);
 /* Waits, letting go of the lock, until all has run that is in the stream now. */
 CUresult stream_wait(struct stream *stream);
+/* Its context is poisoned, or it is to stop. */
+bool stream_gives_up(const struct stream *stream);
 /* On its thread: waits a little, longer every time. False: give up. */
 bool stream_pause(struct stream *stream, unsigned *pauses);
 struct op *op_new(CUresult (*run)(struct stream *stream, struct op *op));

@@ -50,7 +50,7 @@ static struct op *stream_first(const struct stream *stream)
     return list_empty(&stream->ops) ? NULL : list_first(&stream->ops, struct op, link);
 }
 
-static bool stream_gives_up(const struct stream *stream)
+bool stream_gives_up(const struct stream *stream)
 {
     return atomic_load(&stream->stop) || atomic_load(&stream->context->sticky) != CUDA_SUCCESS;
 }
