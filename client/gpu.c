@@ -210,6 +210,7 @@ int gpus_get(struct ruccl_conn *c, const struct cuda *cuda, struct gpus **ret, s
         s->pid = c->pid;
         list_init(&s->gpus);
         list_init(&s->regions);
+        list_init(&s->allocations);
         list_init(&s->link);
         c->gpus = s;
     }

@@ -18,6 +18,7 @@
 #include "shared/error.h"
 #include "shared/list.h"
 
+struct gpu_allocation;
 struct gpu_fence;
 struct ruccl_conn;
 struct ruccl_region;
@@ -36,7 +37,8 @@ struct gpu {
 struct gpus {
     const struct cuda *cuda;
     struct list gpus;
-    struct list regions; /* the caller's of GPU memory, the newest first */
+    struct list regions;     /* the caller's of GPU memory, the newest first */
+    struct list allocations; /* that they lie in and the daemon knows */
 
     uint32_t last_fence;
     _Atomic uint32_t *cells; /* one a slot; NULL: not made yet */
@@ -90,6 +92,9 @@ struct ruccl_region *gpu_find_region(const struct ruccl_conn *c, uintptr_t addre
 
 /* 0 where the driver knows nothing of the address. Also without the lock. */
 unsigned gpu_attribute(const struct cuda *cuda, CUpointer_attribute which, uintptr_t address);
+
+/* A region's use of its allocation ends; NULL is allowed. Return: whether it was the last. */
+bool gpu_allocation_let_go(struct gpu_allocation *a);
 
 /* Is there memory of a GPU that the host cannot look at? As far as the driver was loaded. */
 bool gpu_has_memory(uintptr_t address);

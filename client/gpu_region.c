@@ -1,5 +1,6 @@
 /* Regions of GPU memory: what an address belongs to, and how the daemon gets at it. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -7,6 +8,26 @@
 #include "client/gpu.h"
 #include "client/region.h"
 #include "client/report.h"
+
+/*
+ * Registered once a connection, however many regions lie in it: by this the daemon knows that they
+ * do, since the driver gives a descriptor no identity. Here it has one: by driver's promise handles
+ * of legacy IPC are never the same for two allocations, and a handle of cuMemCreate() that is held
+ * belongs to nothing else.
+ */
+struct gpu_allocation {
+    struct gpus *gpus;
+    struct gpu *gpu;
+    enum region_kind kind;
+    size_t bytes;
+    CUipcMemHandle ipc;                  /* of REGION_CUDA_IPC, else zero */
+    CUmemGenericAllocationHandle handle; /* of REGION_CUDA_FD, held */
+    uint32_t number;                     /* at the daemon */
+    unsigned users;                      /* regions, and who registers them */
+    bool opening;                        /* the daemon has not answered yet */
+    bool refused;                        /* it has, with a no */
+    struct list link;                    // gpus::allocations
+};
 
 /* What is registered, and what is found out about it. */
 struct finding {
@@ -18,9 +39,9 @@ struct finding {
     CUdeviceptr base; /* of the allocation around it */
     size_t size;
     enum region_kind kind;
-    CUipcMemHandle ipc; /* of REGION_CUDA_IPC */
-    int fd;             /* of REGION_CUDA_FD, else -1 */
-    const char *staged; /* why the daemon cannot have it; NULL: it can */
+    CUipcMemHandle ipc;                  /* of REGION_CUDA_IPC */
+    CUmemGenericAllocationHandle handle; /* of REGION_CUDA_FD, held; 0: not */
+    const char *staged;                  /* why the daemon cannot have it; NULL: it can */
 };
 
 static unsigned attribute(const struct finding *f, CUpointer_attribute which)
@@ -89,31 +110,19 @@ static int find_several(const struct finding *f, struct error *e)
     return 0;
 }
 
-/* cuMemCreate()'s: by the descriptor it is exported as. */
+/* cuMemCreate()'s. */
 static int find_handle(struct finding *f, struct error *e)
 {
-    CUmemGenericAllocationHandle handle;
-    CUresult exported;
-
-    if (f->cuda->cuMemRetainAllocationHandle(&handle, (void *)f->ptr)) {
+    if (f->cuda->cuMemRetainAllocationHandle(&f->handle, (void *)f->ptr)) {
+        f->handle = 0;
         f->staged = "it is of a pool";
         return f->ptr + f->bytes > f->base + f->size ? beyond(f, f->base + f->size, e) : 0;
     }
-    exported = CUDA_ERROR_NOT_SUPPORTED;
-    if (f->ptr + f->bytes <= f->base + f->size)
-        exported = f->cuda->cuMemExportToShareableHandle(
-            &f->fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    else
-        f->staged = "it is of several handles";
-    f->cuda->cuMemRelease(handle);
-    if (f->staged)
-        return find_several(f, e);
     f->kind = REGION_CUDA_FD;
-    if (exported) {
-        f->fd = -1;
-        f->staged = "its handle was not made to be exported as a descriptor";
-    }
-    return 0;
+    if (f->ptr + f->bytes <= f->base + f->size)
+        return 0;
+    f->staged = "it is of several handles";
+    return find_several(f, e);
 }
 
 /* In the GPU's context. */
@@ -153,41 +162,183 @@ static int find(struct gpus *s, struct finding *f, struct error *e)
     return r;
 }
 
-/* ---------------------------------------------------------------- registering */
+/* ---------------------------------------------------------------- known to the daemon once */
 
-static int open_at_daemon(struct ruccl_region *region, const struct finding *f, struct error *e)
+static bool is_same(const struct gpu_allocation *a, const struct finding *f)
 {
-    struct request q = { .region_open = { .bytes = f->size, .kind = f->kind } };
-
-    memcpy(q.region_open.gpu, f->gpu->uuid, sizeof(q.region_open.gpu));
-    if (f->kind == REGION_CUDA_IPC)
-        memcpy(q.region_open.ipc, &f->ipc, sizeof(q.region_open.ipc));
-    region->skip = f->ptr - f->base;
-    return region_open(region, &q, f->fd, e);
+    return a->gpu == f->gpu && a->kind == f->kind && a->handle == f->handle &&
+           memcmp(&a->ipc, &f->ipc, sizeof(a->ipc)) == 0;
 }
 
-static int make(struct ruccl_conn *c, const struct finding *f, struct ruccl_region **ret,
-                struct error *e)
+static struct gpu_allocation *find_allocation_of(const struct finding *f)
+{
+    struct gpu_allocation *a;
+
+    list_for_each(a, &f->gpu->gpus->allocations, link)
+        if (is_same(a, f))
+            return a;
+    return NULL;
+}
+
+static void let_handle_go(const struct gpus *s, CUmemGenericAllocationHandle handle)
+{
+    if (handle && s->pid == getpid())
+        s->cuda->cuMemRelease(handle);
+}
+
+bool gpu_allocation_let_go(struct gpu_allocation *a)
+{
+    if (!a || --a->users > 0)
+        return false;
+    let_handle_go(a->gpus, a->handle);
+    list_remove(&a->link);
+    free(a);
+    return true;
+}
+
+static int ask_for_it(struct ruccl_conn *c, struct gpu_allocation *a, int fd, struct error *e)
+{
+    struct request q = { .region_open = { .bytes = a->bytes, .kind = a->kind } };
+
+    memcpy(q.region_open.gpu, a->gpu->uuid, sizeof(q.region_open.gpu));
+    memcpy(q.region_open.ipc, &a->ipc, sizeof(q.region_open.ipc));
+    return region_open(c, &q, fd, &a->number, e);
+}
+
+/* Takes the handle. */
+static struct gpu_allocation *allocation_new(struct finding *f)
+{
+    struct gpu_allocation *a = calloc(1, sizeof(*a));
+
+    if (!a)
+        return NULL;
+    a->gpus = f->gpu->gpus;
+    a->gpu = f->gpu;
+    a->kind = f->kind;
+    a->bytes = f->size;
+    a->ipc = f->ipc;
+    a->handle = f->handle;
+    f->handle = 0;
+    a->users = 1;
+    list_prepend(&a->gpus->allocations, &a->link);
+    return a;
+}
+
+static int allocation_open(struct ruccl_conn *c, struct finding *f, int fd,
+                           struct gpu_allocation **ret, struct error *e)
+{
+    struct gpu_allocation *a = allocation_new(f);
+    int r;
+
+    if (!a)
+        return error_set_errno(e, ENOMEM, "register_cuda");
+    a->opening = true;
+    r = ask_for_it(c, a, fd, e);
+    a->opening = false;
+    a->refused = r < 0;
+    conn_wake(c);
+    if (r < 0) {
+        list_remove(&a->link); /* nobody finds it while some have yet to hear of it */
+        gpu_allocation_let_go(a);
+    } else {
+        *ret = a;
+    }
+    return r;
+}
+
+static bool allocation_is_settled(const void *subject)
+{
+    return !((const struct gpu_allocation *)subject)->opening;
+}
+
+/* One that is there, once the daemon has said yes to it. Return: 0, -ENOENT: it said no, and is
+ * asked again; or -code. */
+static int allocation_join(struct ruccl_conn *c, struct gpu_allocation *a, const struct finding *f,
+                           struct gpu_allocation **ret, struct error *e)
+{
+    int r;
+
+    if (a->bytes != f->size)
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "register_cuda: %p is mapped with %zu bytes, but elsewhere, where it is "
+                         "registered already, with %zu",
+                         (void *)f->ptr, f->size, a->bytes);
+    a->users++;
+    conn_wait(c, allocation_is_settled, a, CONN_NO_DEADLINE);
+    r = conn_check(c, e);
+    if (r == 0 && a->refused)
+        r = -ENOENT;
+    if (r < 0)
+        gpu_allocation_let_go(a);
+    else
+        *ret = a;
+    return r;
+}
+
+/* In the GPU's context. `*ret_fd`: what goes along with the request; -1: nothing. */
+static bool export_it(struct finding *f, int *ret_fd)
+{
+    *ret_fd = -1;
+    if (f->kind != REGION_CUDA_FD)
+        return true;
+    if (!f->cuda->cuMemExportToShareableHandle(ret_fd, f->handle,
+                                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
+        return true;
+    f->staged = "its handle was not made to be exported as a descriptor";
+    return false;
+}
+
+/* NULL where there turns out to be nothing that the daemon could have. */
+static int allocation_get(struct ruccl_conn *c, struct finding *f, struct gpu_allocation **ret,
+                          struct error *e)
+{
+    struct gpu_allocation *a;
+    int r = -ENOENT, fd;
+    bool exported;
+
+    *ret = NULL;
+    while (r == -ENOENT && (a = find_allocation_of(f)))
+        r = allocation_join(c, a, f, ret, e);
+    if (r != -ENOENT)
+        return r;
+    r = gpu_enter(f->gpu, e);
+    if (r < 0)
+        return r;
+    exported = export_it(f, &fd);
+    gpu_leave(f->gpu);
+    if (!exported)
+        return 0;
+    r = allocation_open(c, f, fd, ret, e);
+    if (fd >= 0)
+        close(fd);
+    return r;
+}
+
+/* ---------------------------------------------------------------- registering */
+
+static int make(struct ruccl_conn *c, struct finding *f, struct ruccl_region **ret, struct error *e)
 {
     struct ruccl_region *region = region_new_bare(c, (void *)f->ptr, f->bytes);
     int r = 0;
 
     if (!region)
         return error_set_errno(e, ENOMEM, "register_cuda");
-    region->gpu = f->gpu;
-    region->staged = f->staged;
+    if (!f->staged)
+        r = allocation_get(c, f, &region->allocation, e);
+    if (r < 0) {
+        region_free(region);
+        return r;
+    }
     if (f->staged)
         report_log(
             REPORT_INFO,
             "%llu bytes of GPU memory at %p cannot be shared with the daemon, since %s: calls "
             "copy them through host memory",
             (unsigned long long)f->bytes, (void *)f->ptr, f->staged);
-    else
-        r = open_at_daemon(region, f, e);
-    if (r < 0) {
-        region_free(region);
-        return r;
-    }
+    region->gpu = f->gpu;
+    region->staged = f->staged;
+    region->skip = f->ptr - f->base;
+    region->number = region->allocation ? region->allocation->number : 0;
     region_publish(region);
     list_prepend(&c->gpus->regions, &region->order);
     *ret = region;
@@ -207,21 +358,20 @@ static int register_cuda(struct ruccl_conn *c, struct finding *f, struct ruccl_r
                       c->path);
     if (r == 0)
         r = gpus_get(c, f->cuda, &s, e);
-    if (r == 0)
-        r = find(s, f, e);
     if (r < 0)
         return r;
-    r = gpu_cells_get(c, f->gpu, e);
+    r = find(s, f, e);
+    if (r == 0)
+        r = gpu_cells_get(c, f->gpu, e);
     if (r == 0)
         r = make(c, f, ret, e);
-    if (f->fd >= 0)
-        close(f->fd);
+    let_handle_go(s, f->handle);
     return r;
 }
 
 int ruccl_register_cuda(struct ruccl_conn *c, void *ptr, uint64_t bytes, struct ruccl_region **ret)
 {
-    struct finding f = { .ptr = (uintptr_t)ptr, .bytes = bytes, .fd = -1 };
+    struct finding f = { .ptr = (uintptr_t)ptr, .bytes = bytes };
     struct error e = { 0 };
     int r;
 

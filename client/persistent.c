@@ -140,20 +140,40 @@ int ruccl_scatter_init(struct ruccl_comm comm, const struct ruccl_tensor *in,
 
 /* ---------------------------------------------------------------- starting */
 
-static int send_start(struct ruccl_persistent *p, struct ruccl_work *w, struct error *e)
+static struct request start_of(const struct ruccl_persistent *p, const struct ruccl_work *w)
+{
+    return (struct request){ .kind = REQUEST_START,
+                             .start = { .comm = p->member->number,
+                                        .persistent = p->number,
+                                        .slot = w->slot,
+                                        .fence = gpu_place_fence(&w->place),
+                                        .signal = w->place.signal,
+                                        .sequence = p->member->next_sequence } };
+}
+
+/* In a start's place, so that the other ranks are told. */
+static struct request rejection_of(const struct ruccl_persistent *p, const struct ruccl_work *w,
+                                   const struct error *why)
+{
+    return (struct request){ .kind = REQUEST_POST,
+                             .post = { .comm = p->member->number,
+                                       .slot = w->slot,
+                                       .sequence = p->member->next_sequence,
+                                       .rejection = *why } };
+}
+
+/* `rejection`: of the client itself; its code is 0: there is none. */
+static int send_start(struct ruccl_persistent *p, struct ruccl_work *w,
+                      const struct error *rejection, struct error *e)
 {
     struct ruccl_conn *c = p->conn;
-    struct request q = { .kind = REQUEST_START };
+    struct request q;
     int r;
 
     r = conn_take_turn(c, e);
     if (r == 0) {
-        q.start.comm = p->member->number;
-        q.start.persistent = p->number;
-        q.start.slot = w->slot;
-        q.start.sequence = p->member->next_sequence++;
-        q.start.fence = gpu_place_fence(&w->place);
-        q.start.signal = w->place.signal;
+        q = rejection->code ? rejection_of(p, w, rejection) : start_of(p, w);
+        p->member->next_sequence++;
         work_expect(w, &q);
         r = conn_send(c, &q, -1, e);
         conn_give_turn(c);
@@ -163,6 +183,7 @@ static int send_start(struct ruccl_persistent *p, struct ruccl_work *w, struct e
 
 static int start(struct ruccl_persistent *p, struct ruccl_work **ret, struct error *e)
 {
+    struct error rejection = { 0 };
     struct gpu_place place;
     struct ruccl_work *w;
     int r;
@@ -173,11 +194,10 @@ static int start(struct ruccl_persistent *p, struct ruccl_work **ret, struct err
     w->held_in = p->in ? region_hold(p->in) : NULL;
     w->held_out = p->out ? region_hold(p->out) : NULL;
     w->place = p->place;
-    if (p->place.gpu)
-        r = gpu_place_take(p->conn, &w->place, w->slot, true, e);
+    if (p->place.gpu && gpu_place_take(p->conn, &w->place, w->slot, true, &rejection) < 0)
+        w->place = (struct gpu_place){ 0 };
     place = gpu_place_hold(&w->place);
-    if (r == 0)
-        r = send_start(p, w, e);
+    r = send_start(p, w, &rejection, e);
     if (r == 0)
         work_wait_in_stream(w, &place);
     gpu_place_let_go(&place);

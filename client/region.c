@@ -10,6 +10,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "client/gpu.h"
 #include "client/report.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -69,10 +70,16 @@ static void region_unmap(struct ruccl_region *region)
     region->mapped = 0;
 }
 
-void region_free(struct ruccl_region *region)
+static void region_destroy(struct ruccl_region *region)
 {
     region_unmap(region);
     free(region);
+}
+
+void region_free(struct ruccl_region *region)
+{
+    gpu_allocation_let_go(region->allocation);
+    region_destroy(region);
 }
 
 static uint64_t page_bytes(void)
@@ -137,19 +144,20 @@ int memfd_new(uint64_t bytes, int *ret, struct error *e)
 
 /* ---------------------------------------------------------------- what the daemon knows */
 
-int region_open(struct ruccl_region *region, struct request *q, int fd, struct error *e)
+int region_open(struct ruccl_conn *c, struct request *q, int fd, uint32_t *ret_number,
+                struct error *e)
 {
-    region->number = ++region->conn->last_region;
+    *ret_number = ++c->last_region;
     q->kind = REQUEST_REGION_OPEN;
-    q->region_open.region = region->number;
-    return conn_ask(region->conn, q, fd, CONN_NO_DEADLINE, NULL, e);
+    q->region_open.region = *ret_number;
+    return conn_ask(c, q, fd, CONN_NO_DEADLINE, NULL, e);
 }
 
 static int region_open_memfd(struct ruccl_region *region, int memfd, struct error *e)
 {
     struct request q = { .region_open = { .bytes = region->capacity, .kind = REGION_MEMFD } };
 
-    return region_open(region, &q, memfd, e);
+    return region_open(region->conn, &q, memfd, &region->number, e);
 }
 
 /* Of a GPU's memory not before the daemon has let go of it: then its owner may free it. */
@@ -158,11 +166,11 @@ static void region_close(struct ruccl_region *region)
     struct request q = { .kind = REQUEST_REGION_CLOSE, .region_close.region = region->number };
     struct error ignored = { 0 };
 
-    if (region->gpu && region->number)
+    if (region->gpu && gpu_allocation_let_go(region->allocation))
         conn_ask(region->conn, &q, -1, conn_deadline(CLOSE_TIMEOUT_US), NULL, &ignored);
-    else if (region->number)
+    else if (!region->gpu && region->number)
         conn_tell(region->conn, &q);
-    region_free(region);
+    region_destroy(region);
 }
 
 /* Without the lock: making and backing memory takes its time. */

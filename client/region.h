@@ -22,7 +22,8 @@ struct ruccl_region {
     size_t mapped;     /* capacity rounded up to pages; 0: not by this library */
     struct gpu *gpu;   /* whose memory it is; NULL: the host's. Then `data` is a device pointer */
     uint64_t skip;     /* bytes in front of it, of the allocation that the daemon knows */
-    bool staged;       /* a GPU's, of which the daemon knows nothing */
+    struct gpu_allocation *allocation; /* that one, which has `number` too */
+    bool staged;                       /* a GPU's, of which the daemon knows nothing */
     struct list link;  // ruccl_conn::regions or ::idle_by_size; of a stage in use: none
     struct list order; // ruccl_conn::idle or gpus::regions
 };
@@ -34,10 +35,11 @@ bool region_is_live(const struct ruccl_conn *c, const struct ruccl_region *regio
 struct ruccl_region *region_new_bare(struct ruccl_conn *c, void *data, uint64_t bytes);
 
 /*
- * Says it to the daemon under a number of its own; `q` says what it is. Return: 0, or -code. Gives
- * up the lock.
+ * Says to the daemon that there is one, under a number of its own; `q` says what it is. Return: 0,
+ * or -code. Gives up the lock; the number is written before.
  */
-int region_open(struct ruccl_region *region, struct request *q, int fd, struct error *e);
+int region_open(struct ruccl_conn *c, struct request *q, int fd, uint32_t *ret_number,
+                struct error *e);
 
 /* From now on it is the caller's, and found by its handle. */
 void region_publish(struct ruccl_region *region);

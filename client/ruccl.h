@@ -143,10 +143,12 @@ void ruccl_release(struct ruccl_region *region);
 /*
  * Registers memory of a GPU, [ptr, ptr + bytes), which the daemon then works on where it is; the
  * CUDA driver is loaded by the first call. The memory stays the caller's, and is to be freed after
- * its release and after the works that use it are done. It can be shared if it is of cudaMalloc() or
- * cuMemAlloc(), or of one handle of cuMemCreate() that may be exported as a file descriptor. Other
- * memory (of pools, managed, of several handles) is registered too, but STAGED: the library copies
- * it through host memory of its own, as it does plain memory, which RUCCL_LOG=info says.
+ * the release of all regions in its allocation and after the works that use it are done; the
+ * daemon knows, and quotas count, the whole allocation, once a connection. It can be shared if it is
+ * of cudaMalloc() or cuMemAlloc(), or of one handle of cuMemCreate() that may be exported as a file
+ * descriptor. Other memory (of pools, managed, of several handles) is registered too, but STAGED:
+ * the library copies it through host memory of its own, as it does plain memory, which
+ * RUCCL_LOG=info says.
  * The GPU's primary context is used, the CUDA runtime's, and the thread's current one left alone.
  * Errors: INVALID_ARGUMENT (not a GPU's memory), OUT_OF_RANGE (beyond the allocation), NOT_FOUND (no
  * driver, or a daemon that uses no GPU), QUOTA.

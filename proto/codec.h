@@ -205,6 +205,7 @@ struct status_item {
             const char *node, *host, *address, *state, *transport;
             uint32_t expecting;
             uint64_t heard_age_us;
+            bool gpu_direct;
         } peer;
         struct {
             const char *uuid, *name;

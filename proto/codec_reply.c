@@ -103,6 +103,7 @@ static void decode_status_peer(struct codec *c, const Ruccl__V1__StatusPeer *m,
     ret->peer.transport = take_text(c, m->transport);
     ret->peer.expecting = m->expecting;
     ret->peer.heard_age_us = m->heard_age_us;
+    ret->peer.gpu_direct = m->gpu_direct;
 }
 
 static void decode_status_gpu(struct codec *c, const Ruccl__V1__StatusGpu *m,
@@ -423,6 +424,7 @@ static void give_status_peer(const struct status_item *s, struct given_item *g, 
     g->peer.transport = give_text(s->peer.transport, fits);
     g->peer.expecting = s->peer.expecting;
     g->peer.heard_age_us = s->peer.heard_age_us;
+    g->peer.gpu_direct = s->peer.gpu_direct;
 }
 
 static void give_status_gpu(const struct status_item *s, struct given_item *g, bool *fits)

@@ -268,7 +268,8 @@ static inline const struct status_item *sample_status_items(void)
                                                .state = "up",
                                                .transport = "tcp eth0",
                                                .expecting = UINT32_MAX,
-                                               .heard_age_us = UINT64_MAX } };
+                                               .heard_age_us = UINT64_MAX,
+                                               .gpu_direct = true } };
     items[5] = (struct status_item){ .kind = STATUS_GPU,
                                      .gpu = { .uuid = "GPU-01234567-89ab-cdef-0123-456789abcdef",
                                               .name = "NVIDIA H200",
@@ -529,6 +530,7 @@ static inline void say_status_item(FILE *f, const struct status_item *s)
         break;
     case STATUS_PEER:
         fprintf(f, "\npeer expecting=%u age=%" PRIu64, s->peer.expecting, s->peer.heard_age_us);
+        fprintf(f, " direct=%d", s->peer.gpu_direct);
         say_string(f, "node", s->peer.node);
         say_string(f, "host", s->peer.host);
         say_string(f, "address", s->peer.address);

@@ -78,6 +78,7 @@ static json_t *json_peer(const struct status_item *p)
     put_text(&o, "address", p->peer.address);
     put_text(&o, "state", p->peer.state);
     put_text(&o, "transport", p->peer.transport);
+    put_text(&o, "gpu_memory", p->peer.gpu_direct ? "direct" : "staged");
     put_number(&o, "expecting", p->peer.expecting);
     put_number(&o, "heard_age_us", p->peer.heard_age_us);
     return object_end(&o);

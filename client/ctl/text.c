@@ -75,6 +75,15 @@ static void print_gpus(const struct status *s, FILE *out)
     columns_print(&table, "", out);
 }
 
+/* How memory of GPUs goes to the others. */
+static void print_gpu_memory(const struct status *s, FILE *out)
+{
+    const struct status_item *peer = status_next(s, STATUS_PEER, NULL);
+
+    if (peer && status_next(s, STATUS_GPU, NULL))
+        fprintf(out, "GPU memory: %s\n", peer->peer.gpu_direct ? "direct" : "staged");
+}
+
 static void print_peers(const struct status *s, FILE *out)
 {
     const struct status_item *item = NULL;
@@ -95,6 +104,7 @@ static void print_peers(const struct status *s, FILE *out)
     }
     fputc('\n', out);
     columns_print(&table, "", out);
+    print_gpu_memory(s, out);
 }
 
 static void print_sessions(const struct status *s, FILE *out)

@@ -142,7 +142,11 @@ static void let_go(struct cuda_mapping *m)
     api->cuMemRelease(m->handle);
 }
 
-/* The one of the same allocation, as far as handles tell. */
+/*
+ * The one of the same allocation, as far as handles tell. Those imported from descriptors are the
+ * same for the same allocation or not, as the driver likes; and the descriptors themselves are all
+ * of one device file, so that fstat() says nothing of what they are of.
+ */
 static struct cuda_mapping *find_same(const struct cuda_mapping *new)
 {
     struct cuda_mapping *m;

@@ -54,7 +54,9 @@ struct mapping {
     void *base; /* where the device sees byte 0 */
     uint64_t bytes;
     dev_t dev; /* with ino: which memory this is, to find overlap between clients. Of GPUs what the
-                * row makes of the handle, the same for the same allocation */
+                * row makes of the handle: the same for the same allocation of MEMORY_CUDA_IPC. Of
+                * MEMORY_CUDA_FD a driver need not tell that two descriptors are of one: what it
+                * does not tell counts as two */
     ino_t ino;
     atomic_bool fault; /* contents are lost, operations on it fail: a page could not be backed, or
                         * its GPU has failed */

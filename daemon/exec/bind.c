@@ -236,6 +236,36 @@ static void message_add(struct message *m, void *base, uint64_t bytes)
         m->parts[t->nparts++] = (struct iovec){ base, bytes };
 }
 
+uint64_t bind_message_bytes(const struct run *run, const struct plan *p, const struct step *step)
+{
+    const struct span *spans = &p->spans[step->first_span];
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < step->nsrc + step->ndst; i++)
+        bytes += span_parts(run, &spans[i]) * spans[i].count * span_width(run, &spans[i]);
+    return bytes;
+}
+
+/* Those that lie on GPUs. */
+static uint64_t message_far(const struct run *run, const struct plan *p, const struct step *step)
+{
+    const struct span *spans = &p->spans[step->first_span];
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; run->bounces && i < step->nsrc + step->ndst; i++)
+        for (uint32_t k = 0; k < span_parts(run, &spans[i]); k++)
+            if (span_is_far(run, &spans[i], k))
+                bytes += spans[i].count * span_width(run, &spans[i]);
+    return bytes;
+}
+
+uint64_t bind_message_bounced(const struct run *run, const struct plan *p, const struct step *step)
+{
+    const uint64_t far = message_far(run, p, step);
+
+    return far >= run->straight_min && far == bind_message_bytes(run, p, step) ? 0 : far;
+}
+
 int bind_message(struct run *run, struct slot *s, uint32_t index, struct message *m)
 {
     const struct step *step = &s->plan->steps[index];
@@ -243,8 +273,9 @@ int bind_message(struct run *run, struct slot *s, uint32_t index, struct message
     const struct run_network *network = run->spec.network;
     const uint32_t nspans = step->nsrc + step->ndst;
     const uint32_t nparts = parts_of(run, spans, nspans);
+    const bool bounces = bind_message_bounced(run, s->plan, step) > 0;
 
-    if (message_reserve(m, nparts) < 0 || bounce_reserve(m, run->bounces ? nparts : 0) < 0)
+    if (message_reserve(m, nparts) < 0 || bounce_reserve(m, bounces ? nparts : 0) < 0)
         return -ENOMEM;
     m->slot = s;
     m->step = index;
@@ -260,33 +291,12 @@ int bind_message(struct run *run, struct slot *s, uint32_t index, struct message
         for (uint32_t k = 0; k < n; k++) {
             void *at = span_at(run, s, &spans[i], k);
 
-            if (span_is_far(run, &spans[i], k))
+            if (bounces && span_is_far(run, &spans[i], k))
                 at = bounce_add(m, tensor_of(run, &spans[i], k), at, bytes);
             message_add(m, at, bytes);
         }
         m->counted += span_is_tensor(&spans[i]) ? n * bytes : 0;
     }
+    m->transfer.gpu = !bounces && message_far(run, s->plan, step) > 0;
     return 0;
-}
-
-uint64_t bind_message_bytes(const struct run *run, const struct plan *p, const struct step *step)
-{
-    const struct span *spans = &p->spans[step->first_span];
-    uint64_t bytes = 0;
-
-    for (uint32_t i = 0; i < step->nsrc + step->ndst; i++)
-        bytes += span_parts(run, &spans[i]) * spans[i].count * span_width(run, &spans[i]);
-    return bytes;
-}
-
-uint64_t bind_message_far(const struct run *run, const struct plan *p, const struct step *step)
-{
-    const struct span *spans = &p->spans[step->first_span];
-    uint64_t bytes = 0;
-
-    for (uint32_t i = 0; i < step->nsrc + step->ndst; i++)
-        for (uint32_t k = 0; k < span_parts(run, &spans[i]); k++)
-            if (span_is_far(run, &spans[i], k))
-                bytes += spans[i].count * span_width(run, &spans[i]);
-    return bytes;
 }

@@ -10,8 +10,8 @@ int bind_task(struct run *run, struct slot *s, uint32_t step, struct run_task *t
 /* Makes the step, a message, the message's transfer. Return: 0 or -ENOMEM. */
 int bind_message(struct run *run, struct slot *s, uint32_t step, struct message *m);
 
-/* All bytes of a message, and those that lie on GPUs. */
+/* All bytes of a message, and those that bounce. */
 uint64_t bind_message_bytes(const struct run *run, const struct plan *p, const struct step *step);
-uint64_t bind_message_far(const struct run *run, const struct plan *p, const struct step *step);
+uint64_t bind_message_bounced(const struct run *run, const struct plan *p, const struct step *step);
 
 #endif

@@ -19,7 +19,7 @@ uint64_t bounce_plan(const struct run *run, struct slot *s)
         uint64_t *most = &s->bounce_at[p->steps[i].channel];
 
         if (step_is_message(&p->steps[i]))
-            *most = MAX(*most, bind_message_far(run, p, &p->steps[i]));
+            *most = MAX(*most, bind_message_bounced(run, p, &p->steps[i]));
     }
     for (uint32_t c = 0; c < p->nchannels; c++) {
         const uint64_t most = s->bounce_at[c];

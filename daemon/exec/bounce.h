@@ -1,7 +1,8 @@
 /*
- * Bounces: the transport reaches no memory of GPUs, so what a message carries of it goes through
- * staging that the device has adopted. Every channel of a unit has room for its largest message, as
- * the unit's peak counts it; its messages go one after the other.
+ * Bounces: where the transport does not take a message from memory of GPUs, or bring it there, by
+ * itself, what the message carries of it goes through staging that the device has adopted. Every
+ * channel of a unit has room for its largest message, as the unit's peak counts it; its messages go
+ * one after the other.
  */
 #ifndef DAEMON_EXEC_BOUNCE_H
 #define DAEMON_EXEC_BOUNCE_H

@@ -421,6 +421,16 @@ static bool is_far(const struct run *run, const void *tensor)
     return false;
 }
 
+/* What may have been enclosed comes in memory of the host, and as much as the plan says. */
+static uint64_t straight_min(const struct run *run)
+{
+    const enum run_start start = run->spec.start;
+
+    if (run->units <= 1 && (start == RUN_HELD || start == RUN_ENCLOSING))
+        return TRANSPORT_NO_GPUS;
+    return transport_gpu_bytes_min(run->spec.network->channel->transport);
+}
+
 /* By which device it is done, and what of its memory messages do not reach. */
 static void run_settle(struct run *run, struct run_means *means)
 {
@@ -438,6 +448,7 @@ static void run_settle(struct run *run, struct run_means *means)
         run->far[2 * part] = is_far(run, m->in[part]);
         run->far[2 * part + 1] = is_far(run, m->out[part]);
     }
+    run->straight_min = straight_min(run);
     messages_forgo(run);
 }
 

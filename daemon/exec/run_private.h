@@ -92,6 +92,7 @@ struct run {
     uint32_t passed;       /* of spec.fences */
     bool *far;             /* [2 * nparts]: a part's input, and its output, is on a GPU */
     bool bounces;          /* messages may carry such memory */
+    uint64_t straight_min; /* bytes from which on they carry it as it is, where there is no other */
     struct fault_area area;
 
     /* Units are issued in order, spec.depth at most at once; unit u lives in slot u % depth. */

@@ -355,6 +355,7 @@ void links_status(const struct links *links, uint64_t now,
         item.peer.address = l->facts.address;
         item.peer.state = link_state_name(l);
         item.peer.transport = t ? t->ops->describe(t) : "";
+        item.peer.gpu_direct = t && transport_gpu_bytes_min(t) != TRANSPORT_NO_GPUS;
         item.peer.expecting = (uint32_t)l->expecting;
         item.peer.heard_age_us = l->wire ? now - MIN(now, wire_heard(l->wire)) : 0;
         show(context, &item);

@@ -232,18 +232,26 @@ static void peer_lose(struct local_peer *p)
 
 /* ---- moving */
 
+static void copy(const struct transfer *t, void *to, const void *from, uint64_t bytes)
+{
+    if (t->gpu)
+        local_of(t->channel->transport)->config.copy_gpu(to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
 static void copy_out(const struct transfer *t, uint8_t *to)
 {
     for (uint32_t i = 0; i < t->nparts; to += t->parts[i++].iov_len)
         if (t->parts[i].iov_len)
-            memcpy(to, t->parts[i].iov_base, t->parts[i].iov_len);
+            copy(t, to, t->parts[i].iov_base, t->parts[i].iov_len);
 }
 
 static void copy_in(const struct transfer *t, const uint8_t *from)
 {
     for (uint32_t i = 0; i < t->nparts; from += t->parts[i++].iov_len)
         if (t->parts[i].iov_len)
-            memcpy(t->parts[i].iov_base, from, t->parts[i].iov_len);
+            copy(t, t->parts[i].iov_base, from, t->parts[i].iov_len);
 }
 
 /* Return: how the send ends. */
@@ -327,6 +335,13 @@ static void local_poll(struct transport *t)
     stir(l);
 }
 
+static uint64_t local_gpu_bytes_min(const struct transport *t)
+{
+    const struct local_config *config = &container_of(t, const struct local, base)->config;
+
+    return config->copy_gpu ? config->gpu_bytes_min : TRANSPORT_NO_GPUS;
+}
+
 /* ---- transfers */
 
 /* What the configuration has against it. Return: 0, or -errno with *ret_later where it is taken. */
@@ -353,6 +368,7 @@ static int local_take(struct channel *c, struct local_peer *p, struct transfer *
     int r;
 
     assert(c->transport == p->base.transport);
+    assert(!t->gpu || t->bytes >= local_gpu_bytes_min(c->transport));
     if (p->lost)
         return -ECONNRESET;
     r = local_refuse(l, &later);
@@ -617,6 +633,7 @@ const struct transport_ops transport_local = {
     .close = local_close,
     .settings = local_settings,
     .describe = local_describe,
+    .gpu_bytes_min = local_gpu_bytes_min,
     .peer_new = local_peer_new,
     .peer_address = local_peer_address,
     .peer_connect = local_peer_connect,

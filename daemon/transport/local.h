@@ -21,6 +21,9 @@ struct local_config {
     uint64_t fail_transfer;  /* the k-th transfer from here on, from 1, fails ... */
     int fail_errno;          /* ... with this, > 0; its other end waits on */
     bool fail_at_once;       /* it is not taken */
+    /* Messages of memory of GPUs are moved by this. NULL: none are */
+    void (*copy_gpu)(void *to, const void *from, uint64_t bytes);
+    uint64_t gpu_bytes_min; /* beneath which they are not either */
 };
 
 /* Starts a new story: transfers are counted anew. */

@@ -89,6 +89,12 @@ static const char *describe(const struct transport *t)
     return tcp_transport(t)->description;
 }
 
+static uint64_t gpu_bytes_min(const struct transport *t)
+{
+    (void)t;
+    return TRANSPORT_NO_GPUS;
+}
+
 /* ---- peers */
 
 static int peer_new(struct transport *transport, struct transport_peer **ret, struct error *e)
@@ -288,6 +294,7 @@ const struct transport_ops transport_tcp = {
     .close = close_transport,
     .settings = settings,
     .describe = describe,
+    .gpu_bytes_min = gpu_bytes_min,
     .peer_new = peer_new,
     .peer_address = tcp_peer_card,
     .peer_connect = tcp_peer_connect,

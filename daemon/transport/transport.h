@@ -44,6 +44,7 @@ struct transfer {
     const struct iovec *parts;
     uint32_t nparts;
     uint64_t bytes; /* of all parts; 0 is allowed */
+    bool gpu;       /* all parts are memory of GPUs; see transport_ops::gpu_bytes_min */
 
     /* Once, from transport_poll() or transport_peer_free() or channel_cancel(), never from the call
      * that submits it. r: 0; -ECANCELED; -ECONNRESET, the peer is gone; -EMSGSIZE, the other end
@@ -61,6 +62,8 @@ struct transfer {
 
 /* Conditions of send and recv */
 #define TRANSPORT_PENDING 1 /* taken; done() will run */
+
+#define TRANSPORT_NO_GPUS UINT64_MAX
 
 struct transport_config {
     const char *devices; /* network devices to use, in the row's own words; "": the row's choice */
@@ -80,6 +83,9 @@ struct transport_ops {
     const char *(*settings)(const struct transport *t);
     /* For people: "tcp eth0". */
     const char *(*describe)(const struct transport *t);
+    /* The least bytes of a message that the row takes from, and brings to, memory of GPUs by
+     * itself, where both ends may ask for it or one alone. TRANSPORT_NO_GPUS: none. */
+    uint64_t (*gpu_bytes_min)(const struct transport *t);
 
     /* This end, whose address (at most TRANSPORT_ADDRESS_MAX bytes) is for the other daemon. */
     int (*peer_new)(struct transport *t, struct transport_peer **ret, struct error *e);
@@ -140,6 +146,11 @@ extern const struct transport_ops *const transport_rows[];
  * -code worded in `e`. */
 int transport_open(const char *name, const struct transport_config *config, struct transport **ret,
                    struct error *e);
+
+static inline uint64_t transport_gpu_bytes_min(const struct transport *t)
+{
+    return t->ops->gpu_bytes_min(t);
+}
 
 static inline int channel_send(struct channel *c, struct transport_peer *p, struct transfer *t)
 {

@@ -104,6 +104,15 @@ static int init_context(struct ucx_transport *u, const struct setting *settings,
     return r;
 }
 
+/* Of transports that move it. TCP alone does not. */
+static bool knows_gpus(const struct ucx_transport *u)
+{
+    ucp_context_attr_t attr = { .field_mask = UCP_ATTR_FIELD_MEMORY_TYPES };
+
+    return ucp_context_query(u->context, &attr) == UCS_OK &&
+           attr.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA);
+}
+
 static bool port_is_free(int family, unsigned port)
 {
     const struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
@@ -163,7 +172,10 @@ static int configure(struct ucx_transport *u, const struct transport_config *con
     snprintf(u->settings, sizeof(u->settings), "ucx %u.%u tx=%s rx=%s window=%u", major, minor,
              TX_SEGMENT, RX_SEGMENT, EAGER_WINDOW);
     snprintf(u->description, sizeof(u->description), "tcp %s", devices);
-    return init_context(u, settings, ARRAY_SIZE(settings), e);
+    r = init_context(u, settings, ARRAY_SIZE(settings), e);
+    if (r == 0)
+        u->gpus = knows_gpus(u);
+    return r;
 }
 
 static struct transport *transport_free(struct ucx_transport *u)
@@ -214,6 +226,13 @@ static const char *settings(const struct transport *t)
 static const char *describe(const struct transport *t)
 {
     return container_of(t, const struct ucx_transport, base)->description;
+}
+
+/* What is eager goes through memory of ours, whichever end it concerns. */
+static uint64_t gpu_bytes_min(const struct transport *t)
+{
+    return container_of(t, const struct ucx_transport, base)->gpus ? EAGER_BYTES_MAX + 1
+                                                                   : TRANSPORT_NO_GPUS;
 }
 
 /* Peers */
@@ -470,6 +489,7 @@ const struct transport_ops transport_ucx = {
     .close = close_transport,
     .settings = settings,
     .describe = describe,
+    .gpu_bytes_min = gpu_bytes_min,
     .peer_new = peer_new,
     .peer_address = peer_address,
     .peer_connect = peer_connect,

@@ -27,6 +27,7 @@ struct ucx_transport {
     struct list active; // ucx_peer::active: to be progressed before anybody sleeps
     struct list channels[CHANNEL_BUCKETS]; // ucx_channel::link
     char settings[64], description[128];
+    bool gpus;         /* UCX knows memory of GPUs */
     int family;        /* of the addresses that its ports open at */
     uint16_t ports[2]; /* first and last; 0: any */
 };

@@ -90,7 +90,7 @@ size_t message_describe(const struct message *m, ucp_request_param_t *param, voi
     const struct transfer *t = m->transfer;
 
     param->op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    param->memory_type = UCS_MEMORY_TYPE_HOST;
+    param->memory_type = t->gpu ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
     if (t->nparts > 1) {
         param->datatype = ucp_dt_make_iov();
         *ret = (void *)t->parts;

@@ -40,6 +40,12 @@ static struct ucx_channel *find_channel(struct ucx_transport *u, const uint8_t *
     return NULL;
 }
 
+/* Nobody honest sends so much eagerly. */
+static bool may_scatter(const struct transfer *t)
+{
+    return !t->gpu;
+}
+
 static void scatter(const struct transfer *t, const uint8_t *data)
 {
     for (uint32_t i = 0; i < t->nparts; i++) {
@@ -111,6 +117,9 @@ static int take_arrival(struct message *m, struct transfer *t)
     m->transfer = t;
     if (m->is_rendezvous) {
         r = receive_rendezvous(m, m->data);
+    } else if (!may_scatter(t)) {
+        free(m->data);
+        r = -EPROTO;
     } else {
         scatter(t, m->data);
         free(m->data);
@@ -159,6 +168,10 @@ static ucs_status_t deliver(struct message *m, void *data, size_t bytes, bool is
 
     if (bytes != m->transfer->bytes) {
         message_finish(m, -EMSGSIZE);
+        return UCS_OK;
+    }
+    if (!is_rendezvous && !may_scatter(m->transfer)) {
+        message_finish(m, -EPROTO);
         return UCS_OK;
     }
     if (!is_rendezvous) {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -29,9 +30,13 @@ struct gpus {
     ino_t next_ino;
     int refusal;
     const char *blame;
-    int epoll_fd; /* of the two */
-    int event_fd; /* counts while a fence that was asked for has been settled since */
+    int epoll_fd;     /* of the two */
+    int event_fd;     /* counts while a fence that was asked for has been settled since */
+    struct list link; // all
 };
+
+static struct list all = LIST_INIT(all); // gpus::link
+static uint64_t copied;
 
 struct memory {
     struct mapping *mapping;
@@ -184,6 +189,33 @@ static struct memory *memory_of(const struct mapping *m)
 void *flaky_view(const struct mapping *m)
 {
     return m->device->ops == &device_flaky_gpus ? memory_of(m)->view : m->base;
+}
+
+/* NULL: it is not of GPUs. */
+static void *view_of(const void *p, uint64_t bytes)
+{
+    const struct gpus *g;
+    const struct memory *m;
+
+    list_for_each(g, &all, link)
+        list_for_each(m, &g->memories, link)
+            if (is_within(p, bytes, m->mapping->base, m->mapping->bytes))
+                return (char *)m->view + ((const char *)p - (const char *)m->mapping->base);
+    return NULL;
+}
+
+void flaky_gpus_copy(void *to, const void *from, uint64_t bytes)
+{
+    void *view_to = view_of(to, bytes), *view_from = view_of(from, bytes);
+
+    must(!view_to != !view_from);
+    memcpy(view_to ? view_to : to, view_from ? view_from : from, bytes);
+    copied += bytes;
+}
+
+uint64_t flaky_gpus_copied(void)
+{
+    return copied;
 }
 
 /* Memory that a held task still touches must not go away. */
@@ -378,6 +410,7 @@ static int gpus_open(const struct device_config *config, struct device **ret, st
     must(g->event_fd >= 0 && g->epoll_fd >= 0);
     watch_fd(g, g->event_fd);
     watch_fd(g, device_flaky.fd(g->tasks));
+    list_append(&all, &g->link);
     *ret = &g->base;
     return 0;
 }
@@ -387,6 +420,7 @@ static void gpus_close(struct device *device)
     struct gpus *g = gpus_of(device);
 
     must(list_empty(&g->memories) && list_empty(&g->blocks) && list_empty(&g->fences));
+    list_remove(&g->link);
     close(g->epoll_fd);
     close(g->event_fd);
     device_flaky.close(g->tasks);

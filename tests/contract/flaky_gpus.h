@@ -19,6 +19,11 @@ struct mapping *flaky_memory(struct device *device, uint64_t bytes);
 /* A mapping's bytes, as the client sees them. */
 void *flaky_view(const struct mapping *m);
 
+/* As a network moves them: one end is in memory of an open one of these, the other is not. */
+void flaky_gpus_copy(void *to, const void *from, uint64_t bytes);
+/* Bytes that went so. */
+uint64_t flaky_gpus_copied(void);
+
 #define FENCE_NEVER UINT64_MAX
 
 /* Passes once it has been asked for and the device polled so many times since; at once for 0. */

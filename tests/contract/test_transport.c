@@ -879,6 +879,23 @@ TEST(a_transport_says_what_it_is_and_refuses_what_it_cannot_use)
     }
 }
 
+/* What the network is has to do with it; here it is the loopback. */
+TEST(a_transport_says_which_messages_it_moves_from_and_to_gpus)
+{
+    for_each_row(row)
+    {
+        uint64_t least;
+
+        open_world(*row, 2);
+        least = (*row)->gpu_bytes_min(world.nodes[0].t);
+        assert_true(least > 0);
+        assert_int_equal(least, transport_gpu_bytes_min(world.nodes[1].t));
+        if (strcmp((*row)->name, "ucx") != 0)
+            assert_true(least == TRANSPORT_NO_GPUS);
+        close_world();
+    }
+}
+
 /* Some rows have a port for each peer, others one for all. */
 TEST(what_the_range_of_ports_has_no_room_for_is_refused)
 {
@@ -1039,6 +1056,7 @@ int main(void)
         cmocka_unit_test(a_peer_whose_other_end_is_gone_already_is_found_lost),
         cmocka_unit_test(an_idle_transport_sleeps_and_a_message_wakes_it),
         cmocka_unit_test(a_transport_says_what_it_is_and_refuses_what_it_cannot_use),
+        cmocka_unit_test(a_transport_says_which_messages_it_moves_from_and_to_gpus),
         cmocka_unit_test(what_the_range_of_ports_has_no_room_for_is_refused),
         cmocka_unit_test(a_killed_process_is_noticed_once_and_the_survivor_lives),
     };

@@ -44,6 +44,7 @@ static void find_fake(void)
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 
     *(void **)&gpus.delay_us = library ? dlsym(library, "fake_cuda_delay_us") : NULL;
+    *(void **)&gpus.fail_call = library ? dlsym(library, "fake_cuda_fail") : NULL;
     if (library)
         dlclose(library);
 }

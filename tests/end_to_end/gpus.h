@@ -25,6 +25,7 @@ struct gpus {
 
     /* Of the tests' driver; NULL: it is a real one. */
     void (*delay_us)(CUstream stream, uint64_t us);
+    void (*fail_call)(const char *name, unsigned nth, CUresult code);
 };
 
 extern struct gpus gpus;

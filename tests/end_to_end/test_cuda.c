@@ -2,6 +2,7 @@
  * Memory of GPUs, end to end: the daemon and its clients with one driver, the tests' own or a real
  * one. Every rank is in a stream of its own, and the GPUs, one or two, take turns.
  */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 
 #define GPUS         2
 #define TENSOR_BYTES (512u << 10)
+#define BYTES        4096u
 
 static struct harness harness;
 
@@ -261,13 +263,57 @@ TEST(gpus_that_do_not_reach_each_other_give_the_bits_of_the_reference)
     try_worlds(&allocated);
 }
 
+/* ---- overlap */
+
+static struct ruccl_tensor tensor_of(const struct slab *s)
+{
+    return (struct ruccl_tensor){
+        .dtype = RUCCL_U8, .naxes = 1, .shape = { BYTES }, .region = s->region
+    };
+}
+
+/* A descriptor has no identity, but its region has. */
+static void try_overlap(const struct slab_maker *maker)
+{
+    struct slab first, second;
+    struct ruccl_tensor in, out;
+    struct world w;
+
+    open_world(&w, 1);
+    maker->make(&first, &w, 0, 3 * BYTES);
+    registered(&second, &w, 0, (uintptr_t)first.bytes + BYTES / 2, 2 * BYTES, false);
+    in = tensor_of(&first);
+    out = tensor_of(&second);
+    assert_int_equal(ruccl_all_reduce(w.comms[0], &in, &out, RUCCL_SUM), -RUCCL_OVERLAP);
+    out.offset = BYTES / 2;
+    assert_int_equal(ruccl_all_reduce(w.comms[0], &in, &out, RUCCL_SUM), 0);
+    ruccl_release(second.region);
+    maker->end(&first);
+    close_world(&w);
+}
+
+TEST(tensors_that_overlap_are_found_across_regions_of_one_allocation)
+{
+    harness_start(&harness, NULL);
+    try_overlap(&allocated);
+    try_overlap(&created);
+}
+
 /* ---- order: nobody waits for works, and streams are late */
 
 #define LATE_US 20000
-#define BYTES   4096u
 
 struct part {
     struct slab in, out, seen;
+};
+
+/* Of a persistent operation, which waits for all. */
+struct making {
+    pthread_t thread;
+    struct ruccl_comm comm;
+    const struct part *part;
+    struct ruccl_persistent *persistent;
+    int r;
 };
 
 static void parts_open(struct world *w, struct part *parts)
@@ -291,13 +337,6 @@ static void parts_close(struct world *w, struct part *parts)
         end_allocated(&parts[r].seen);
     }
     close_world(w);
-}
-
-static struct ruccl_tensor tensor_of(const struct slab *s)
-{
-    return (struct ruccl_tensor){
-        .dtype = RUCCL_U8, .naxes = 1, .shape = { BYTES }, .region = s->region
-    };
 }
 
 static void set(const struct slab *s, uint32_t rank, uint8_t value)
@@ -460,6 +499,72 @@ TEST(a_mismatch_writes_nothing_and_stops_no_stream)
     parts_close(&w, parts);
 }
 
+static void start_all(struct ruccl_persistent *const *persistent, struct ruccl_work **works,
+                      uint32_t n)
+{
+    for (uint32_t r = 0; r < n; r++)
+        assert_int_equal(ruccl_start(persistent[r], &works[r]), 0);
+}
+
+static void *make_persistent(void *arg)
+{
+    struct making *m = arg;
+    const struct ruccl_tensor in = tensor_of(&m->part->in), out = tensor_of(&m->part->out);
+
+    m->r = ruccl_all_reduce_init(m->comm, &in, &out, RUCCL_SUM, &m->persistent);
+    return NULL;
+}
+
+static void make_all(struct world *w, struct part *parts, struct ruccl_persistent **ret)
+{
+    struct making makings[HARNESS_RANKS];
+
+    for (uint32_t r = 0; r < w->nranks; r++) {
+        makings[r] = (struct making){ .comm = w->comms[r], .part = &parts[r] };
+        assert_int_equal(pthread_create(&makings[r].thread, NULL, make_persistent, &makings[r]), 0);
+    }
+    for (uint32_t r = 0; r < w->nranks; r++) {
+        pthread_join(makings[r].thread, NULL);
+        assert_int_equal(makings[r].r, 0);
+        ret[r] = makings[r].persistent;
+    }
+}
+
+TEST(a_start_whose_stream_has_failed_fails_for_every_rank_and_the_next_goes_on)
+{
+    enum { N = 2 };
+    struct ruccl_persistent *persistent[N];
+    struct ruccl_work *works[N];
+    struct part parts[N];
+    struct world w;
+
+    if (!gpus_are_fake()) /* a real one fails on nobody's demand */
+        skip();
+    harness_start(&harness, NULL);
+    open_world(&w, N);
+    parts_open(&w, parts);
+    make_all(&w, parts, persistent);
+    for (uint32_t r = 0; r < N; r++) {
+        set(&parts[r].in, r, (uint8_t)(r + 1));
+        set(&parts[r].out, r, 9);
+    }
+    gpus.fail_call("cuEventRecord", 1, CUDA_ERROR_UNKNOWN);
+    start_all(persistent, works, N);
+    for (uint32_t r = 0; r < N; r++) {
+        settle(r);
+        expect_failure(works[r], RUCCL_SYSTEM, "cuEventRecord");
+        expect_bytes(&parts[r].out, r, 9);
+    }
+    start_all(persistent, works, N);
+    for (uint32_t r = 0; r < N; r++) {
+        settle(r);
+        expect_done(works[r], "start");
+        expect_bytes(&parts[r].out, r, 1 + 2);
+        ruccl_persistent_release(persistent[r]);
+    }
+    parts_close(&w, parts);
+}
+
 TEST(a_daemon_that_dies_stops_no_stream)
 {
     enum { N = 2 };
@@ -530,11 +635,13 @@ int main(void)
         CLAIM(staged_memory_gives_the_bits_of_the_reference),
         CLAIM(memory_of_all_kinds_gives_the_bits_of_the_reference),
         CLAIM(gpus_that_do_not_reach_each_other_give_the_bits_of_the_reference),
+        CLAIM(tensors_that_overlap_are_found_across_regions_of_one_allocation),
         CLAIM(calls_see_what_the_stream_wrote_and_the_stream_what_they_wrote),
         CLAIM(calls_of_a_stream_follow_each_other),
         CLAIM(starts_of_a_persistent_operation_follow_each_other),
         CLAIM(an_exchange_takes_a_stream_each_way),
         CLAIM(a_mismatch_writes_nothing_and_stops_no_stream),
+        CLAIM(a_start_whose_stream_has_failed_fails_for_every_rank_and_the_next_goes_on),
         CLAIM(a_daemon_that_dies_stops_no_stream),
         CLAIM(the_daemon_keeps_nothing_of_clients_that_left),
     };

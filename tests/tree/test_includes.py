@@ -34,6 +34,9 @@ PLACES = {
     r"ini\.h": r"daemon/keyfile\.c",
     r"jansson\.h": r"client/ctl/|client/perf/",
 }
+# The driver's own names, as in cuMemAlloc_v2 and CUdeviceptr, and who may say them.
+LIBCUDA = re.compile(r"\b(?:cu[A-Z]\w+|CU[a-z]\w+|CU_[A-Z]\w+|CUDA_(?:SUCCESS|LIST|ERROR_\w+))\b")
+CUDA_PLACES = r"shared/cuda\.|daemon/device/cuda|client/gpu"
 ROOT = set("meson.build daemon client proto shared tests deploy README.md LICENSE".split())
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
 
@@ -89,6 +92,16 @@ class Includes(unittest.TestCase):
             for pattern, place in PLACES.items():
                 if re.fullmatch(pattern + (".*" if pattern.endswith("/") else ""), header):
                     self.assertRegex(path, rf"^({place})", f"{path} includes {header}")
+
+    def test_names_of_the_driver_are_said_where_gpus_are_dealt_with(self):
+        self.assertEqual(
+            LIBCUDA.findall("cuMemAlloc CUdeviceptr CU_EVENT_X CUDA_ERROR_X cut cuda_load CUDA_DEV"),
+            ["cuMemAlloc", "CUdeviceptr", "CU_EVENT_X", "CUDA_ERROR_X"],
+        )
+        comment = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+        for path, text in sources("shared", "proto", "daemon", "client"):
+            if not re.match(CUDA_PLACES, path):
+                self.assertEqual(LIBCUDA.findall(comment.sub("", text)), [], path)
 
 
 class Tests(unittest.TestCase):

@@ -43,6 +43,13 @@ class Units(unittest.TestCase):
         # of 100; 10 of what counts is the network, which daemons of several nodes need
         run("systemd-analyze", "security", "--offline=true", "--threshold=20", self.service)
 
+    def test_gpus_are_within_reach_and_no_other_devices(self):
+        self.assertNotRegex(self.text, r"(?m)^PrivateDevices=(yes|true|1|on)")
+        self.assertRegex(self.text, r"(?m)^DevicePolicy=closed$")
+        allowed = re.findall(r"^DeviceAllow=(.*)$", self.text, re.MULTILINE)
+        self.assertEqual(allowed, ["char-nvidia* rw"])
+        self.assertRegex(self.text, r"(?m)^LimitMEMLOCK=infinity$")
+
     def test_key_is_passed_on_where_there_is_one(self):
         name, _, source = re.search(r"^LoadCredential=(.*)$", self.text, re.M)[1].partition(":")
         self.assertIn(f'"%s/{name}"', (SOURCE / "daemon/config.c").read_text())

@@ -19,6 +19,25 @@ static const uint8_t key[TRANSPORT_KEY_BYTES] = "a communicator's";
 struct daemon daemons[NODES_MAX];
 uint64_t sequence;
 static unsigned gpu_percent;
+static uint64_t gpu_bytes_min = TRANSPORT_NO_GPUS;
+
+void daemons_move_gpus(uint64_t bytes_min)
+{
+    gpu_bytes_min = bytes_min;
+}
+
+static void configure_transport(struct daemon *m, struct local_config *config)
+{
+    config->copy_gpu = gpu_bytes_min == TRANSPORT_NO_GPUS ? NULL : flaky_gpus_copy;
+    config->gpu_bytes_min = gpu_bytes_min;
+    local_configure(m->transport, config);
+}
+
+void daemons_calm(void)
+{
+    for (uint32_t i = 0; i < NODES_MAX; i++)
+        configure_transport(&daemons[i], &(struct local_config){ 0 });
+}
 
 void daemons_use_gpus(unsigned percent)
 {
@@ -566,11 +585,11 @@ void daemons_any_weather(void)
 {
     for (uint32_t i = 0; i < NODES_MAX; i++) {
         configure_device(&daemons[i], any_below(2) * 30, any_below(3) * 50);
-        local_configure(daemons[i].transport,
-                        &(struct local_config){ .seed = any_below(1000),
-                                                .delayed = any_below(4),
-                                                .inline_percent = any_below(3) * 50,
-                                                .eager_bytes = any_below(2) * 1000 });
+        configure_transport(&daemons[i],
+                            &(struct local_config){ .seed = any_below(1000),
+                                                    .delayed = any_below(4),
+                                                    .inline_percent = any_below(3) * 50,
+                                                    .eager_bytes = any_below(2) * 1000 });
     }
 }
 

@@ -43,6 +43,10 @@ void daemons_fail_task(uint32_t node, uint64_t task, int err);
 void daemons_honest_devices(void);
 /* From here on so many in a hundred ranks have their memory on GPUs, and so many parts a fence. */
 void daemons_use_gpus(unsigned percent);
+/* From the next weather, or calm, on messages of so many bytes go to and from GPUs as they are;
+ * TRANSPORT_NO_GPUS: none. */
+void daemons_move_gpus(uint64_t bytes_min);
+void daemons_calm(void);
 /* One poll of one of the first so many, when somebody has something to do. It fails the test where
  * that never comes. */
 void daemons_turn(uint32_t nnodes);

@@ -119,6 +119,12 @@ static void fake_poll(struct transport *t)
     (void)t;
 }
 
+static uint64_t fake_gpu_bytes_min(const struct transport *t)
+{
+    (void)t;
+    return 1;
+}
+
 static bool fake_wants_turn(struct transport *t)
 {
     (void)t;
@@ -137,6 +143,7 @@ static const struct transport_ops fake_ops = {
     .close = fake_close,
     .settings = fake_settings,
     .describe = fake_describe,
+    .gpu_bytes_min = fake_gpu_bytes_min,
     .peer_new = fake_peer_new,
     .peer_address = fake_peer_address,
     .peer_connect = fake_peer_connect,

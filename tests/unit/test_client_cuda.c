@@ -105,6 +105,164 @@ TEST(offsets_are_those_in_the_allocation)
     stop(&p);
 }
 
+/* Asks with both, and expects the daemon's number, and offsets in the allocation. */
+static void expect_one(struct pair *p, struct ruccl_region *in, struct ruccl_region *out,
+                       uint32_t number, uint64_t in_offset, uint64_t out_offset)
+{
+    const struct ruccl_tensor from = cuda_tensor(in, 8), to = cuda_tensor(out, 8);
+    const uint32_t nposts = fake_count(p->daemon, REQUEST_POST);
+    struct request q;
+
+    assert_int_equal(ruccl_all_reduce(p->comm, &from, &to, RUCCL_SUM), 0);
+    q = fake_await(p->daemon, REQUEST_POST, nposts);
+    assert_int_equal(q.post.in.region, number);
+    assert_int_equal(q.post.in.offset, in_offset);
+    assert_int_equal(q.post.out.region, number);
+    assert_int_equal(q.post.out.offset, out_offset);
+}
+
+/* The daemon is told once, and once again after the last of them has gone. */
+static void try_allocation(struct pair *p, CUdeviceptr ptr, CUdeviceptr alias)
+{
+    const uint32_t opened = p->daemon->regions_opened, closed = p->daemon->regions_closed;
+    struct ruccl_region *a = cuda_register(p, ptr + 256, 1000);
+    const uint32_t number = fake_await(p->daemon, REQUEST_REGION_OPEN, opened).region_open.region;
+    struct ruccl_region *b = cuda_register(p, alias + 512, 2000);
+    struct ruccl_region *c = cuda_register(p, ptr + 256, 1000);
+
+    assert_int_equal(p->daemon->regions_opened, opened + 1);
+    expect_one(p, a, b, number, 256, 512);
+    ruccl_release(a);
+    expect_one(p, c, b, number, 256, 512);
+    ruccl_release(c);
+    assert_int_equal(p->daemon->regions_closed, closed);
+    ruccl_release(b);
+    assert_int_equal(p->daemon->regions_closed, closed + 1);
+    a = cuda_register(p, ptr, 1000);
+    assert_int_equal(p->daemon->regions_opened, opened + 2);
+    ruccl_release(a);
+}
+
+TEST(regions_in_one_allocation_are_one_to_the_daemon)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+    const CUdeviceptr ptr = cuda_alloc(&scene, 0, 10000), other = cuda_alloc(&scene, 0, 10000);
+    struct ruccl_region *region = cuda_register(&p, other, 10000);
+    struct cuda_virtual v, w;
+
+    try_allocation(&p, ptr, ptr);
+    cuda_free(ptr);
+    cuda_virtual_map(&v, 1, true);
+    cuda_virtual_map(&w, 1, true);
+    try_allocation(&p, v.base, v.base);
+    try_allocation(&p, w.base, w.base);
+    ruccl_release(region);
+    assert_int_equal(p.daemon->regions_opened, p.daemon->regions_closed);
+    cuda_free(other);
+    cuda_virtual_unmap(&v);
+    cuda_virtual_unmap(&w);
+    stop(&p);
+}
+
+/* A handle that is mapped twice is one allocation at two places. */
+TEST(memory_that_is_mapped_twice_is_one_to_the_daemon)
+{
+    const CUmemAccessDesc access = { { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
+                                     CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+    struct pair p = pair_start((struct behaviour){ 0 });
+    struct cuda_virtual v;
+    CUdeviceptr alias;
+
+    cuda_virtual_map(&v, 1, true);
+    CU(cuMemAddressReserve(&alias, CUDA_GRANULE, 0, 0, 0));
+    CU(cuMemMap(alias, CUDA_GRANULE, 0, v.handles[0], 0));
+    CU(cuMemSetAccess(alias, CUDA_GRANULE, &access, 1));
+    try_allocation(&p, v.base, alias);
+    CU(cuMemUnmap(alias, CUDA_GRANULE));
+    CU(cuMemAddressFree(alias, CUDA_GRANULE));
+    cuda_virtual_unmap(&v);
+    stop(&p);
+}
+
+/* What is freed and made again at the same address is not what it was. */
+TEST(an_allocation_made_anew_is_another)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+    const CUdeviceptr ptr = cuda_alloc(&scene, 0, 4096);
+    struct ruccl_region *stale = cuda_register(&p, ptr, 4096), *fresh;
+    CUdeviceptr again;
+
+    cuda_free(ptr);
+    again = cuda_alloc(&scene, 0, 4096);
+    fresh = cuda_register(&p, again, 4096);
+    assert_int_equal(p.daemon->regions_opened, 2);
+    ruccl_release(stale);
+    ruccl_release(fresh);
+    cuda_free(again);
+    stop(&p);
+}
+
+struct registrar {
+    pthread_t thread;
+    struct pair *p;
+    CUdeviceptr ptr;
+    struct ruccl_region *region;
+    int r;
+};
+
+static void *register_one(void *arg)
+{
+    struct registrar *s = arg;
+
+    CU(cuCtxSetCurrent(scene.contexts[0]));
+    s->r = ruccl_register_cuda(s->p->conn, (void *)(uintptr_t)s->ptr, 64, &s->region);
+    return NULL;
+}
+
+static void register_at_once(struct pair *p, struct registrar *s, unsigned n, CUdeviceptr ptr)
+{
+    for (unsigned i = 0; i < n; i++) {
+        s[i] = (struct registrar){ .p = p, .ptr = ptr + 64 * i };
+        assert_int_equal(pthread_create(&s[i].thread, NULL, register_one, &s[i]), 0);
+    }
+    for (unsigned i = 0; i < n; i++)
+        pthread_join(s[i].thread, NULL);
+}
+
+TEST(threads_that_register_one_allocation_tell_of_it_once)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+    struct registrar s[4];
+    struct cuda_virtual v;
+
+    cuda_virtual_map(&v, 1, true);
+    for (uint32_t round = 1; round <= 20; round++) {
+        register_at_once(&p, s, ARRAY_SIZE(s), v.base);
+        assert_int_equal(p.daemon->regions_opened, round);
+        for (unsigned i = 0; i < ARRAY_SIZE(s); i++) {
+            assert_int_equal(s[i].r, 0);
+            ruccl_release(s[i].region);
+        }
+        assert_int_equal(p.daemon->regions_closed, round);
+    }
+    cuda_virtual_unmap(&v);
+    stop(&p);
+}
+
+TEST(threads_that_are_refused_one_allocation_all_hear_it)
+{
+    struct pair p = pair_start((struct behaviour){ .deny_regions = true });
+    struct registrar s[4];
+    struct cuda_virtual v;
+
+    cuda_virtual_map(&v, 1, true);
+    register_at_once(&p, s, ARRAY_SIZE(s), v.base);
+    for (unsigned i = 0; i < ARRAY_SIZE(s); i++)
+        assert_int_equal(s[i].r, -RUCCL_QUOTA);
+    cuda_virtual_unmap(&v);
+    stop(&p);
+}
+
 /* ---- what is not */
 
 static void expect_staged(struct pair *p, CUdeviceptr ptr, uint64_t bytes)
@@ -408,6 +566,11 @@ int main(void)
         CLAIM(memory_is_known_by_its_whole_allocation),
         CLAIM(memory_of_a_handle_goes_as_a_descriptor),
         CLAIM(offsets_are_those_in_the_allocation),
+        CLAIM(regions_in_one_allocation_are_one_to_the_daemon),
+        CLAIM(memory_that_is_mapped_twice_is_one_to_the_daemon),
+        CLAIM(an_allocation_made_anew_is_another),
+        CLAIM(threads_that_register_one_allocation_tell_of_it_once),
+        CLAIM(threads_that_are_refused_one_allocation_all_hear_it),
         CLAIM(memory_that_cannot_be_shared_is_staged),
         CLAIM(staged_memory_is_copied_behind_the_stream_and_back),
         CLAIM(staged_output_of_a_failure_is_left_alone),

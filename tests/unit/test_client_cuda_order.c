@@ -317,6 +317,42 @@ TEST(starts_take_part_in_the_stream_of_the_making)
     stop();
 }
 
+/* As a post's failure is, it is told to all, in the start's place. */
+TEST(a_start_whose_stream_cannot_be_recorded_is_rejected)
+{
+    struct ruccl_persistent *persistent;
+    struct ruccl_work *work;
+    struct helper h;
+    struct request q;
+    uint64_t sequence;
+
+    complete_in_background(&h, 0);
+    assert_int_equal(ruccl_all_reduce_init(t.comm, &t.t, &t.t, RUCCL_SUM, &persistent), 0);
+    pthread_join(h.thread, NULL);
+    sequence = fake_await(t.p.daemon, REQUEST_POST, 0).post.sequence;
+
+    fake_cuda_fail("cuEventRecord", 1, CUDA_ERROR_UNKNOWN);
+    assert_int_equal(ruccl_start(persistent, &work), 0);
+    q = fake_await(t.p.daemon, REQUEST_POST, 1);
+    assert_non_null(strstr(q.post.rejection.text, "cuEventRecord: CUDA_ERROR_UNKNOWN (999)"));
+    assert_int_equal(q.post.sequence, sequence + 1);
+    assert_int_equal(q.post.fence, 0);
+    assert_int_equal(q.post.signal, 0);
+    assert_false(cuda_stream_waits(t.scene.stream));
+    fake_complete(t.p.daemon, &q, ERROR_NONE, "");
+    assert_int_equal(ruccl_work_wait(work, -1), -RUCCL_SYSTEM);
+    ruccl_work_release(work);
+
+    assert_int_equal(ruccl_start(persistent, &work), 0);
+    q = fake_await(t.p.daemon, REQUEST_START, 0);
+    assert_int_equal(q.start.sequence, sequence + 2);
+    fake_complete_start(t.p.daemon, &q);
+    assert_int_equal(ruccl_work_wait(work, -1), 0);
+    ruccl_work_release(work);
+    ruccl_persistent_release(persistent);
+    stop();
+}
+
 TEST(persistent_operations_are_not_staged)
 {
     struct ruccl_persistent *persistent;
@@ -538,6 +574,7 @@ int main(void)
         CLAIM(a_fence_is_not_used_again_before_its_stream_has_gone_on),
         cmocka_unit_test_setup(threads_may_share_a_stream, start_served),
         CLAIM(starts_take_part_in_the_stream_of_the_making),
+        CLAIM(a_start_whose_stream_cannot_be_recorded_is_rejected),
         CLAIM(persistent_operations_are_not_staged),
         CLAIM(a_lost_daemon_lets_streams_go_on_at_the_next_wait),
         CLAIM(a_lost_daemon_lets_streams_go_on_at_the_next_test),

@@ -51,6 +51,7 @@ static const struct status_item items[] = {
                 .address = "10.0.0.2:7777",
                 .state = "up",
                 .transport = "tcp eth0",
+                .gpu_direct = true,
                 .expecting = 2,
                 .heard_age_us = 420000 } },
     { .kind = STATUS_PEER,
@@ -135,6 +136,7 @@ static const char expected_text[] =
     "PEER           ADDRESS        NODE  STATE       TRANSPORT  EXPECTING   HEARD\n"
     "node-2         10.0.0.2:7777  0123  up          tcp eth0           2  420 ms\n"
     "10.0.0.3:7777  10.0.0.3:7777        connecting                     0    0 us\n"
+    "GPU memory: direct\n"
     "\n"
     "SESSION   PID   UID  NAME     REGIONS    BYTES  IN FLIGHT  MEMBERS\n"
     "      1  4301  1000  trainer        1  1.5 GiB          1        2\n"
@@ -267,6 +269,8 @@ static void test_json_holds_everything_under_its_communicator(void **state)
     assert_int_equal(json_array_size(peers), 2);
     assert_string_equal(json_text_at(peers, 0, "host"), "node-2");
     assert_string_equal(json_text_at(peers, 0, "transport"), "tcp eth0");
+    assert_string_equal(json_text_at(peers, 0, "gpu_memory"), "direct");
+    assert_string_equal(json_text_at(peers, 1, "gpu_memory"), "staged");
     assert_string_equal(json_text_at(peers, 1, "node"), "");
     assert_int_equal(json_number_at(peers, 0, "heard_age_us"), 420000);
     assert_int_equal(json_array_size(sessions), 2);

@@ -570,6 +570,7 @@ TEST(status_shows_each_peer)
     assert_string_equal(items[0].peer.host, "two");
     assert_string_equal(items[0].peer.address, links_address(b->links));
     assert_string_equal(items[0].peer.transport, "fake eth0");
+    assert_true(items[0].peer.gpu_direct);
     assert_int_equal(items[0].peer.expecting, 2);
     assert_in_range(items[0].peer.heard_age_us, 1, PATIENCE_MS * MS);
     assert_string_equal(items[1].peer.node, "");

@@ -266,6 +266,48 @@ TEST(staging_that_cannot_be_adopted_fails_the_run_alone)
     move("direct", false);
 }
 
+/* ---- straight */
+
+/* Bytes of an all_gather on two nodes that go from and to GPUs as they are. */
+static uint64_t copied_straight(uint64_t bytes_min, enum run_start start, uint32_t ranks)
+{
+    _cleanup_(placement_freep) struct placement *p = placement_of(2, ranks);
+    struct operation o = operation_of(COLLECTIVE_ALL_GATHER, "ring", p, 1000);
+    const uint64_t before = flaky_gpus_copied();
+
+    daemons_move_gpus(bytes_min);
+    daemons_calm();
+    daemons_use_gpus(100);
+    daemons_honest_devices();
+    operation_fill(&o);
+    prepare(&o, start);
+    for (uint32_t i = 0; i < 2; i++)
+        operation_submit(&o, i);
+    operation_run(&o);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(o.parts[i].result, 0);
+    operation_compare(&o);
+    operation_finish(&o);
+    daemons_move_gpus(TRANSPORT_NO_GPUS);
+    daemons_calm();
+    return flaky_gpus_copied() - before;
+}
+
+TEST(messages_go_straight_where_the_transport_moves_them)
+{
+    /* two messages of a tensor, each out of one GPU and into another */
+    assert_int_equal(copied_straight(4000, RUN_AT_ONCE, 1), 4 * 4000);
+    assert_int_equal(copied_straight(4000, RUN_EARLY, 1), 4 * 4000);
+    assert_int_equal(copied_straight(4001, RUN_AT_ONCE, 1), 0);
+    assert_int_equal(copied_straight(TRANSPORT_NO_GPUS, RUN_AT_ONCE, 1), 0);
+}
+
+TEST(what_could_be_enclosed_does_not_go_straight)
+{
+    assert_int_equal(copied_straight(1, RUN_HELD, 1), 0);
+    assert_int_equal(copied_straight(1, RUN_ENCLOSING, 1), 0);
+}
+
 /* ---- pairs */
 
 struct pair {
@@ -397,6 +439,8 @@ int main(void)
         cmocka_unit_test(what_is_staged_is_adopted_once_and_let_go_of),
         cmocka_unit_test(a_run_on_host_memory_leaves_gpus_alone),
         cmocka_unit_test(staging_that_cannot_be_adopted_fails_the_run_alone),
+        cmocka_unit_test(messages_go_straight_where_the_transport_moves_them),
+        cmocka_unit_test(what_could_be_enclosed_does_not_go_straight),
         cmocka_unit_test(pairs_of_gpus_never_wait_for_each_others_staging),
     };
 

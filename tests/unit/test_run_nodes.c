@@ -752,5 +752,7 @@ int main(void)
 
     /* and once more, as far as it goes, with some of the memory on GPUs */
     daemons_use_gpus(50);
-    return failed + cmocka_run_group_tests_name("gpus", tests, daemons_open, daemons_close);
+    failed += cmocka_run_group_tests_name("gpus", tests, daemons_open, daemons_close);
+    daemons_move_gpus(100);
+    return failed + cmocka_run_group_tests_name("straight", tests, daemons_open, daemons_close);
 }
