@@ -171,8 +171,10 @@ static inline CUresult cuda_gpu_enter(struct cuda_gpu *g)
 }
 
 /* The one place where errors of a GPU become ours. `call` is a literal. A sticky error fails the
- * GPU. Return: 0 or -errno, remembered for explain(). */
+ * GPU. Return: 0 or -errno. */
 int cuda_check(struct cuda_gpu *g, CUresult error, const char *call);
+/* The same of what a task does: remembered for explain(). Return: 0 or -EIO. */
+int cuda_check_work(struct cuda_gpu *g, CUresult error, const char *call);
 /* Its context is of no more use: mappings get `fault`; cuda_gpu_revive() makes another. */
 void cuda_gpu_fail(struct cuda_gpu *g, CUresult error, const char *call);
 /* A new context, once nothing running touches what is left of the old one. Return: whether the

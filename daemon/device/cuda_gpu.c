@@ -57,13 +57,18 @@ void cuda_gpu_fail(struct cuda_gpu *g, CUresult error, const char *call)
 
 int cuda_check(struct cuda_gpu *g, CUresult error, const char *call)
 {
-    int r = errno_of(error);
-
-    if (r == -EIO)
-        remember(g, error, call);
     if (cuda_error_is_sticky(error))
         cuda_gpu_fail(g, error, call);
-    return r;
+    return errno_of(error);
+}
+
+int cuda_check_work(struct cuda_gpu *g, CUresult error, const char *call)
+{
+    if (!error)
+        return 0;
+    remember(g, error, call);
+    cuda_check(g, error, call);
+    return -EIO;
 }
 
 /* What the driver has against a GPU that is being started. */

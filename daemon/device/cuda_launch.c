@@ -33,7 +33,7 @@ static int queue_copy(struct cuda_work *w, struct cuda_gpu *g, uint64_t dst, uin
         error = g->device->api->cuMemcpyAsync(dst, src, bytes, lane_of(w, g));
     if (!error)
         w->awaited |= cuda_bit(g);
-    return cuda_check(g, error, "cuMemcpyAsync");
+    return cuda_check_work(g, error, "cuMemcpyAsync");
 }
 
 /* ---- Foreign memory ---- */
@@ -131,7 +131,7 @@ static int launch(struct cuda_work *w, struct cuda_gpu *g, struct cuda_args *a)
                                                lane_of(w, g), parameters, NULL);
     if (!error)
         w->awaited |= cuda_bit(g);
-    return cuda_check(g, error, "cuLaunchKernel");
+    return cuda_check_work(g, error, "cuLaunchKernel");
 }
 
 /* Where a slice begins; the last ends where the one behind it would begin. */

@@ -351,15 +351,15 @@ int cuda_host_register(struct cuda_gpu *g, struct cuda_host *h)
 
     error = cuda_gpu_enter(g);
     if (error)
-        return cuda_check(g, error, "cuCtxSetCurrent");
+        return cuda_check_work(g, error, "cuCtxSetCurrent");
     error = api->cuMemHostRegister_v2(h->base, whole_pages(h->bytes),
                                       CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
     if (error)
-        return cuda_check(g, error, "cuMemHostRegister");
+        return cuda_check_work(g, error, "cuMemHostRegister");
     error = api->cuMemHostGetDevicePointer_v2(&h->address, h->base, 0);
     if (error) {
         api->cuMemHostUnregister(h->base);
-        return cuda_check(g, error, "cuMemHostGetDevicePointer");
+        return cuda_check_work(g, error, "cuMemHostGetDevicePointer");
     }
     h->registrar = g;
     return 0;

@@ -15,7 +15,8 @@
 struct cuda_fence {
     struct fence base;
     struct cuda_gpu *gpu;
-    uint64_t generation; /* of the GPU's context */
+    CUipcEventHandle handle;
+    uint64_t generation; /* of the GPU's context that `event` was opened in */
     CUevent event;
     bool asked;
 };
@@ -98,11 +99,19 @@ void cuda_watch_end(struct cuda_device *d, bool left)
 
 /* ---- Fences ---- */
 
+static CUresult open_event(struct cuda_fence *f)
+{
+    CUresult error = f->gpu->device->api->cuIpcOpenEventHandle(&f->event, f->handle);
+
+    if (!error)
+        f->generation = f->gpu->generation;
+    return error;
+}
+
 int cuda_fence_import(struct device *device, const uint8_t gpu[GPU_UUID_BYTES],
                       const uint8_t handle[GPU_HANDLE_BYTES], struct fence **ret, struct error *e)
 {
     struct cuda_device *d = cuda_of(device);
-    CUipcEventHandle ipc;
     struct cuda_fence *f;
     struct cuda_gpu *g;
     CUresult error;
@@ -115,10 +124,11 @@ int cuda_fence_import(struct device *device, const uint8_t gpu[GPU_UUID_BYTES],
     if (!f)
         return error_set_errno(e, ENOMEM, "opening the event");
 
-    memcpy(ipc.reserved, handle, GPU_HANDLE_BYTES);
+    f->gpu = g;
+    memcpy(f->handle.reserved, handle, GPU_HANDLE_BYTES);
     error = cuda_gpu_enter(g);
     if (!error)
-        error = d->api->cuIpcOpenEventHandle(&f->event, ipc);
+        error = open_event(f);
     r = cuda_check(g, error, "cuIpcOpenEventHandle");
     if (r < 0) {
         free(f);
@@ -128,15 +138,8 @@ int cuda_fence_import(struct device *device, const uint8_t gpu[GPU_UUID_BYTES],
                          g->text, cuda_error_name(d->api, error));
     }
     f->base = (struct fence){ .device = device, .refs = 1 };
-    f->gpu = g;
-    f->generation = g->generation;
     *ret = &f->base;
     return 0;
-}
-
-static bool fence_is_dead(const struct cuda_fence *f)
-{
-    return f->gpu->failed || f->generation != f->gpu->generation;
 }
 
 int cuda_fence_passed(struct fence *fence)
@@ -146,14 +149,19 @@ int cuda_fence_passed(struct fence *fence)
     struct cuda_device *d = g->device;
     CUresult error;
 
-    if (fence_is_dead(f))
+    if (g->failed)
         return -EIO;
     error = cuda_gpu_enter(g);
+    if (!error && f->generation != g->generation) { /* the client's event outlives our context */
+        error = open_event(f);
+        if (error)
+            return cuda_check_work(g, error, "cuIpcOpenEventHandle");
+    }
     if (!error)
         error = d->api->cuEventQuery(f->event);
     if (error != CUDA_ERROR_NOT_READY) {
         f->asked = false;
-        return error ? cuda_check(g, error, "cuEventQuery") : 1;
+        return error ? cuda_check_work(g, error, "cuEventQuery") : 1;
     }
 
     if (!f->asked)
@@ -168,7 +176,7 @@ void cuda_fence_free(struct fence *fence)
     struct cuda_fence *f = fence_of(fence);
     struct cuda_gpu *g = f->gpu;
 
-    if (!fence_is_dead(f) && cuda_gpu_enter(g) == CUDA_SUCCESS)
+    if (!g->failed && f->generation == g->generation && cuda_gpu_enter(g) == CUDA_SUCCESS)
         cuda_check(g, g->device->api->cuEventDestroy_v2(f->event), "cuEventDestroy");
     free(f);
 }

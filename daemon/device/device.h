@@ -170,7 +170,8 @@ struct device_ops {
                         const uint8_t handle[GPU_HANDLE_BYTES], struct fence **ret,
                         struct error *e);
     /* Whether all has been done that the client's stream had to do when it last recorded the event:
-     * 1, 0 (fd() or wants_turn() say when to ask again), or -errno. */
+     * 1, 0 (fd() or wants_turn() say when to ask again), or -EIO: explain() says more;
+     * ask again once its GPU can be used. */
     int (*fence_passed)(struct fence *fence);
     void (*fence_free)(struct fence *fence); /* called by fence_unref() alone */
 

@@ -329,6 +329,8 @@ static int call_ring(const struct scene *s, uint32_t rank, struct ruccl_comm com
 
     if (r < 0)
         return r;
+    if (s->ring_receive)
+        comm = ruccl_on_stream(comm, s->ring_receive);
     r = ruccl_recv_async(comm, out, before, TAG, &ret[1]);
     if (r < 0)
         ruccl_work_release(ret[0]);

@@ -46,7 +46,8 @@ struct scene {
     const struct trial *trial;
     enum ruccl_dtype dtype;
     uint32_t nranks, width;
-    uint64_t rows; /* of a block, or the most of a pair */
+    uint64_t rows;      /* of a block, or the most of a pair */
+    void *ring_receive; /* TRIAL_RING: the stream to receive in; NULL: the communicator's */
 };
 
 /* nranks <= REFERENCE_RANKS */

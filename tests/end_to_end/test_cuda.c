@@ -127,17 +127,24 @@ static void make_staged(struct slab *s, struct world *w, uint32_t rank, uint64_t
 }
 
 /* Some ranks, and some of their tensors, on the host. */
+static void make_on_host(struct slab *s, struct world *w, uint32_t rank, uint64_t bytes)
+{
+    if (ruccl_alloc(world_conn(w, rank), bytes, &s->region) < 0)
+        fail_msg("alloc: %s", ruccl_last_error()->text);
+    s->bytes = ruccl_region_data(s->region);
+}
+
 static void make_mixed(struct slab *s, struct world *w, uint32_t rank, uint64_t bytes)
 {
     static unsigned count;
 
-    if (count++ % 3 == 0) {
-        make_allocated(s, w, rank, bytes);
-        return;
-    }
-    if (ruccl_alloc(world_conn(w, rank), bytes, &s->region) < 0)
-        fail_msg("alloc: %s", ruccl_last_error()->text);
-    s->bytes = ruccl_region_data(s->region);
+    (count++ % 3 ? make_on_host : make_allocated)(s, w, rank, bytes);
+}
+
+/* Ranks on GPU 0, GPU 1, the host and GPU 1. */
+static void make_by_rank(struct slab *s, struct world *w, uint32_t rank, uint64_t bytes)
+{
+    (rank == 2 ? make_on_host : make_allocated)(s, w, rank, bytes);
 }
 
 static void end_mixed(struct slab *s)
@@ -161,6 +168,7 @@ static void read_away(const struct slab *s, uint64_t bytes)
 static const struct slab_maker allocated = { make_allocated, end_allocated, write_away, read_away };
 static const struct slab_maker created = { make_created, end_created, write_away, read_away };
 static const struct slab_maker staged = { make_staged, end_created, write_away, read_away };
+static const struct slab_maker by_rank = { make_by_rank, end_mixed, write_away, read_away };
 static const struct slab_maker mixed = { make_mixed, end_mixed, write_away, read_away };
 
 /* ---- exactness */
@@ -253,14 +261,31 @@ TEST(memory_of_all_kinds_gives_the_bits_of_the_reference)
     try_worlds(&mixed);
 }
 
-TEST(gpus_that_do_not_reach_each_other_give_the_bits_of_the_reference)
+TEST(ranks_on_gpus_and_on_the_host_give_the_bits_of_the_reference)
+{
+    harness_start(&harness, NULL);
+    try_worlds(&by_rank);
+}
+
+static void start_without_peers(void)
 {
     if (!gpus_are_fake())
         skip();
     setenv("FAKE_CUDA_PEERS", "no", 1); /* the daemon's driver; ours has started */
     harness_start(&harness, NULL);
     unsetenv("FAKE_CUDA_PEERS");
+}
+
+TEST(gpus_that_do_not_reach_each_other_give_the_bits_of_the_reference)
+{
+    start_without_peers();
     try_worlds(&allocated);
+}
+
+TEST(gpus_that_do_not_reach_each_other_and_the_host_give_the_bits_of_the_reference)
+{
+    start_without_peers();
+    try_worlds(&by_rank);
 }
 
 /* ---- overlap */
@@ -634,7 +659,9 @@ int main(void)
         CLAIM(created_memory_gives_the_bits_of_the_reference),
         CLAIM(staged_memory_gives_the_bits_of_the_reference),
         CLAIM(memory_of_all_kinds_gives_the_bits_of_the_reference),
+        CLAIM(ranks_on_gpus_and_on_the_host_give_the_bits_of_the_reference),
         CLAIM(gpus_that_do_not_reach_each_other_give_the_bits_of_the_reference),
+        CLAIM(gpus_that_do_not_reach_each_other_and_the_host_give_the_bits_of_the_reference),
         CLAIM(tensors_that_overlap_are_found_across_regions_of_one_allocation),
         CLAIM(calls_see_what_the_stream_wrote_and_the_stream_what_they_wrote),
         CLAIM(calls_of_a_stream_follow_each_other),

@@ -6,6 +6,9 @@
  *     wrong ...                      what may never be: bytes around the output written, say
  *
  * At the end of its input it leaves without a word, as a rank that dies does.
+ *
+ *     rank [GPU]        the number of the GPU whose memory tensors are in, of the tests' driver:
+ *                       their bytes are looked at as they are
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,12 +16,19 @@
 #include <string.h>
 
 #include "shared/base.h"
+#include "shared/cuda.h"
+#include "shared/error.h"
 #include "tests/end_to_end/reference.h"
 #include "tests/hosts/command.h"
 
 #define COMMS_MAX 16
 
 static struct ruccl_conn *conn;
+
+static struct {
+    const struct cuda *api; /* NULL: tensors are in memory of the host */
+    CUstream receive;
+} gpu;
 
 /* ---- answers */
 
@@ -155,8 +165,46 @@ static void *take(uint64_t bytes)
     return memory;
 }
 
+static void must(CUresult result, const char *call)
+{
+    if (!result)
+        return;
+    printf("wrong %s: %s\n", call, cuda_error_name(gpu.api, result));
+    exit(2);
+}
+
+static void open_gpu(int ordinal)
+{
+    struct error e = { 0 };
+    CUcontext context;
+
+    if (cuda_load(&gpu.api, &e) < 0) {
+        printf("wrong %s\n", e.text);
+        exit(2);
+    }
+    must(gpu.api->cuDevicePrimaryCtxRetain(&context, ordinal), "cuDevicePrimaryCtxRetain");
+    must(gpu.api->cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    must(gpu.api->cuStreamCreate(&gpu.receive, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+}
+
+static int take_slab_on_gpu(struct slab *s, uint64_t bytes)
+{
+    CUdeviceptr ptr;
+    int r;
+
+    must(gpu.api->cuMemAlloc_v2(&ptr, bytes), "cuMemAlloc");
+    r = ruccl_register_cuda(conn, (void *)(uintptr_t)ptr, bytes, &s->region);
+    if (r < 0)
+        gpu.api->cuMemFree_v2(ptr);
+    else
+        s->bytes = (uint8_t *)(uintptr_t)ptr;
+    return r;
+}
+
 static int take_slab(struct slab *s, uint64_t bytes, bool plain)
 {
+    if (gpu.api && !plain)
+        return take_slab_on_gpu(s, bytes);
     if (plain) {
         s->bytes = take(bytes);
         return 0;
@@ -170,10 +218,14 @@ static int take_slab(struct slab *s, uint64_t bytes, bool plain)
 
 static void give_slab(struct slab *s)
 {
-    if (s->region)
-        ruccl_free(s->region);
-    else
+    if (!s->region) {
         free(s->bytes);
+    } else if (gpu.api) {
+        ruccl_release(s->region);
+        must(gpu.api->cuMemFree_v2((uintptr_t)s->bytes), "cuMemFree");
+    } else {
+        ruccl_free(s->region);
+    }
 }
 
 /* Return: 0 or -code; stage_fini() in either case. */
@@ -187,6 +239,7 @@ static int stage_init(struct stage *st, const struct command *c, struct ruccl_co
         .comm = comm,
         .rank = ruccl_rank(comm),
     };
+    st->scene.ring_receive = gpu.receive;
     st->in_bytes = command_input_bytes(c, &st->scene, st->rank);
 
     const struct span used = scene_used_span(&st->scene, st->rank);
@@ -372,11 +425,13 @@ static void execute(const struct command *c)
         printf("wrong no communicator '%s'\n", c->comm);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     char *line = NULL;
     size_t room = 0;
 
+    if (argc > 1)
+        open_gpu(atoi(argv[1]));
     if (ruccl_connect(NULL, "rank", &conn) < 0)
         answer_error(ruccl_last_error(), false);
     else

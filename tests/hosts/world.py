@@ -105,11 +105,11 @@ class Answer:
 class Rank:
     """A process with a connection to a daemon; it does as it is told, one command at a time."""
 
-    def __init__(self, daemon):
+    def __init__(self, daemon, gpu=None):
         self.daemon = daemon
         self._text = b""
         self.process = daemon.host.start(
-            RANK, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            RANK, *([] if gpu is None else [str(gpu)]), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env=os.environ | {"RUCCL_SOCKET": str(daemon.socket)},
         )  # fmt: skip
         answer = self.answer()
@@ -315,14 +315,17 @@ class World:
         settings = self.settings | own
         self.daemons.append(hosts.Daemon(self.hosts[number], self.directory, **settings))
 
-    def start_ranks(self, placement):
-        return [Rank(self.daemons[number]) for number in placement]
+    def start_ranks(self, placement, gpus=None):
+        return [
+            Rank(self.daemons[number], None if gpu == "-" else gpu)
+            for number, gpu in zip(placement, gpus or "-" * len(placement))
+        ]
 
-    def group(self, placement, root=None, ranks=None, name="c", **join):
+    def group(self, placement, root=None, ranks=None, name="c", gpus=None, **join):
         """Ranks that have joined. `placement`: "0011", or numbers; `root`: whose daemon makes the
-        id, otherwise rank 0's."""
+        id, otherwise rank 0's; `gpus`: "01-0", each one's GPU, or - for the host's memory."""
         placement = [int(number) for number in placement]
-        group = Group(placement, ranks or self.start_ranks(placement), name)
+        group = Group(placement, ranks or self.start_ranks(placement, gpus), name)
         try:
             self.tell_join(group, self.new_id(placement[0] if root is None else root), **join)
             group.expect_ok(f"join on {placement}", group.answers())
