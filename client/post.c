@@ -55,32 +55,74 @@ static int stage_apart(struct posting *p, struct ruccl_work *w, struct error *e)
     return 0;
 }
 
-/* Whether plain tensors may go through a window: each chunk of theirs is the same interval. */
-static bool fits_window(const struct posting *p)
+/* Blocks of a tensor that has one for each rank, or of one that is a block. */
+static uint32_t blocks_of(const struct posting *p, bool out)
 {
-    return p->waits && !p->place.gpu && p->row->shape == SHAPE_SAME &&
-           !(p->row->flags & COLLECTIVE_PAIR) && p->post.d.budget == BUDGET_NONE &&
-           MAX(p->in.copied ? p->in.bytes : 0, p->out.copied ? p->out.bytes : 0) > WINDOW_BYTES;
+    return p->row->shape == (out ? SHAPE_TIMES_R : SHAPE_OVER_R) ? p->post.d.nranks : 1;
 }
 
-static int stage_window(struct posting *p, struct ruccl_work *w, struct error *e)
+/* Elements of a piece of the windows: about a quarter of what all of a tensor's should take; with a
+ * budget a number of its chunks. 0: there is none that short. */
+static uint64_t window_piece(const struct posting *p, uint64_t block)
 {
     const uint32_t width = dtype_get(p->post.d.dtype)->width;
-    int r = stage_get(p->conn, WINDOW_BYTES, &w->stage_out, e);
+    const uint32_t blocks = MAX(blocks_of(p, false), blocks_of(p, true));
+    const uint64_t most = WINDOW_BYTES / WINDOW_PIECES / width / blocks;
+    uint64_t piece = 1;
+
+    if (p->post.d.budget != BUDGET_NONE) {
+        const uint64_t chunk = descriptor_chunk(&p->post.d);
+
+        piece = chunk && chunk < most ? most - most % chunk : chunk;
+    } else {
+        while (piece <= most / 2)
+            piece *= 2;
+    }
+    return piece < div_up_u64(block, WINDOW_PIECES) ? piece : 0;
+}
+
+/* Whether plain tensors may go through windows: each chunk is the same interval of every block. */
+static bool fits_window(const struct posting *p, struct window *ret)
+{
+    const uint32_t width = p->waits && p->post.d.dtype ? dtype_get(p->post.d.dtype)->width : 0;
+    uint64_t block, piece;
+
+    if (!width || p->place.gpu || !(p->in.copied || p->out.copied) ||
+        p->row->shape == SHAPE_EXCHANGE || p->row->flags & COLLECTIVE_PAIR)
+        return false;
+    block = descriptor_block(&p->post.d);
+    if (block * width * MAX(blocks_of(p, false), blocks_of(p, true)) <= WINDOW_BYTES)
+        return false;
+    piece = window_piece(p, block);
+    *ret = (struct window){ .length = WINDOW_PIECES * piece * width,
+                            .piece = piece * width,
+                            .bytes = block * width,
+                            .comm = p->post.comm,
+                            .width = width };
+    return piece > 0;
+}
+
+/* Tensors of as many blocks take turns in one stage. */
+static int stage_windows(struct posting *p, struct ruccl_work *w, const struct window *win,
+                         struct error *e)
+{
+    const uint32_t in = blocks_of(p, false), out = blocks_of(p, true);
+    const uint64_t after = in != out && p->in.copied ? in * win->length : 0;
+    int r = stage_get(p->conn, after + (p->out.copied ? out : in) * win->length, &w->stage_out, e);
 
     if (r < 0)
         return r;
-    w->window = (struct window){ .length = WINDOW_BYTES,
-                                 .bytes = MAX(p->in.bytes, p->out.bytes),
-                                 .from = p->in.copied ? (const void *)p->in.address : NULL,
-                                 .to = p->out.copied ? (void *)p->out.address : NULL,
-                                 .stage = w->stage_out->data,
-                                 .comm = p->post.comm,
-                                 .width = width };
-    if (p->in.copied)
-        p->post.in = (struct wire_operand){ w->stage_out->number, 0, WINDOW_BYTES / width };
-    if (p->out.copied)
-        p->post.out = (struct wire_operand){ w->stage_out->number, 0, WINDOW_BYTES / width };
+    w->window = *win;
+    if (p->in.copied) {
+        w->window.in = (struct window_side){ (uint8_t *)p->in.address, w->stage_out->data, in };
+        p->post.in = (struct wire_operand){ w->stage_out->number, 0, win->length / win->width };
+    }
+    if (p->out.copied) {
+        w->window.out =
+            (struct window_side){ (uint8_t *)p->out.address, w->stage_out->data + after, out };
+        p->post.out =
+            (struct wire_operand){ w->stage_out->number, after, win->length / win->width };
+    }
     return 0;
 }
 
@@ -111,14 +153,15 @@ static uint64_t row_bytes(const struct posting *p)
 /* Finds the operands' regions; what is copied gets stages, and the input is there, or will be. */
 static int stage(struct posting *p, struct ruccl_work *w, struct error *e)
 {
+    struct window win;
     int r;
 
     p->post.in = wire_of(&p->in);
     p->post.out = wire_of(&p->out);
     w->held_in = hold(&p->in);
     w->held_out = hold(&p->out);
-    if (fits_window(p))
-        return stage_window(p, w, e);
+    if (fits_window(p, &win))
+        return stage_windows(p, w, &win, e);
     if (p->in.copied && p->out.copied && posting_is_in_place(p))
         r = stage_in_place(p, w, e);
     else

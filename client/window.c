@@ -45,29 +45,31 @@ static bool can_stream(const void *to, const void *from, size_t bytes)
 
 static void copy_out(const struct window *win, void *to, const void *from, size_t bytes)
 {
-    if (win->bytes >= STREAM_BYTES && can_stream(to, from, bytes))
+    if (win->bytes * win->out.blocks >= STREAM_BYTES && can_stream(to, from, bytes))
         copy_streaming(to, from, bytes);
     else
         memcpy(to, from, bytes);
 }
 
 /* What is next from `at`, up to `limit`: within one piece, and so without wrapping around. */
-static uint64_t next_bytes(const struct window *win, uint64_t at, uint64_t limit)
+static uint64_t next_bytes(const struct window *win, const struct window_side *side, uint64_t at,
+                           uint64_t limit)
 {
-    const uint64_t piece = win->length / WINDOW_PIECES;
-
-    return at < limit ? MIN(piece - at % piece, limit - at) : 0;
+    return side->tensor && at < limit ? MIN(win->piece - at % win->piece, limit - at) : 0;
 }
 
 static bool take_out(struct ruccl_work *w)
 {
     struct window *win = &w->window;
-    const uint64_t bytes = win->to ? next_bytes(win, win->taken, win->done) : 0;
+    const struct window_side *out = &win->out;
+    const uint64_t at = win->taken, bytes = next_bytes(win, out, at, win->done);
 
     if (bytes == 0)
         return false;
     pthread_mutex_unlock(&w->conn->lock);
-    copy_out(win, win->to + win->taken, win->stage + win->taken % win->length, bytes);
+    for (uint32_t i = 0; i < out->blocks; i++)
+        copy_out(win, out->tensor + i * win->bytes + at,
+                 out->stage + i * win->length + at % win->length, bytes);
     pthread_mutex_lock(&w->conn->lock);
     win->taken += bytes;
     return true;
@@ -76,13 +78,17 @@ static bool take_out(struct ruccl_work *w)
 static bool put_in(struct ruccl_work *w)
 {
     struct window *win = &w->window;
-    const uint64_t room = (win->to ? win->taken : win->done) + win->length;
-    const uint64_t bytes = win->from ? next_bytes(win, win->ready, MIN(win->bytes, room)) : 0;
+    const struct window_side *in = &win->in;
+    const bool shares = win->out.tensor && win->out.stage == in->stage;
+    const uint64_t room = (shares ? win->taken : win->done) + win->length;
+    const uint64_t at = win->ready, bytes = next_bytes(win, in, at, MIN(win->bytes, room));
 
     if (bytes == 0)
         return false;
     pthread_mutex_unlock(&w->conn->lock);
-    memcpy(win->stage + win->ready % win->length, win->from + win->ready, bytes);
+    for (uint32_t i = 0; i < in->blocks; i++)
+        memcpy(in->stage + i * win->length + at % win->length, in->tensor + i * win->bytes + at,
+               bytes);
     pthread_mutex_lock(&w->conn->lock);
     win->ready += bytes;
     return true;

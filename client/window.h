@@ -10,15 +10,23 @@
 
 struct ruccl_work;
 
-#define WINDOW_BYTES (2u << 20)
+#define WINDOW_BYTES (2u << 20) /* of all of a tensor's, about; also from which on it has them */
 
-/* Bytes throughout; what is counted begins at the tensor's start, and byte b lies at b % length. */
+/* One tensor of it: blocks, one behind the other, as are their windows. */
+struct window_side {
+    uint8_t *tensor; /* NULL: it does not pass through */
+    uint8_t *stage;
+    uint32_t blocks;
+};
+
+/* Bytes throughout; what is counted begins at every block's start, and byte b of it lies at
+ * b % length of its window. */
 struct window {
-    uint64_t length;     /* 0: there is none */
-    uint64_t bytes;      /* of the tensor */
-    const uint8_t *from; /* the input; NULL: it does not pass through */
-    uint8_t *to;         /* the output, likewise */
-    uint8_t *stage;      /* of both: the output of a piece takes its input's place */
+    uint64_t length; /* 0: there is none */
+    uint64_t piece;  /* what is copied at a time; divides the length */
+    uint64_t bytes;  /* of a block */
+    /* where they have one stage, the output of a piece takes its input's place */
+    struct window_side in, out;
 
     uint64_t ready; /* copied into the stage */
     uint64_t done;  /* the daemon has read and written it; by progress messages */

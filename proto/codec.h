@@ -62,7 +62,7 @@ struct request_join {
 struct wire_operand {
     uint32_t region; /* 0: none */
     uint64_t offset;
-    uint64_t window; /* 0 or a power of two */
+    uint64_t window; /* elements; 0: none */
 };
 
 struct request_post {

@@ -2,15 +2,9 @@
 
 #include "proto/codec_wire.h"
 
-static struct wire_operand take_operand(struct codec *c, uint32_t region, uint64_t offset,
-                                        uint64_t window)
+static struct wire_operand take_operand(uint32_t region, uint64_t offset, uint64_t window)
 {
-    if (region == 0)
-        return (struct wire_operand){ 0 };
-    if (window & (window - 1))
-        codec_complain(c, "post: a window of %llu elements is no power of two",
-                       (unsigned long long)window);
-    return (struct wire_operand){ region, offset, window };
+    return region ? (struct wire_operand){ region, offset, window } : (struct wire_operand){ 0 };
 }
 
 /* What its kind has no use for must not be there. */
@@ -68,8 +62,8 @@ static void decode_post(struct codec *c, const Ruccl__V1__Post *m, struct reques
     ret->sequence = m->sequence;
     ret->slot = m->slot;
     decode_descriptor(c, m, &ret->d);
-    ret->in = take_operand(c, m->in_region, m->in_offset, m->in_window);
-    ret->out = take_operand(c, m->out_region, m->out_offset, m->out_window);
+    ret->in = take_operand(m->in_region, m->in_offset, m->in_window);
+    ret->out = take_operand(m->out_region, m->out_offset, m->out_window);
     ret->out_rows = m->out_rows;
     ret->counts = m->counts;
     ret->ncounts = codec_take_ncounts(c, m->n_counts, "post");

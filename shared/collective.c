@@ -220,3 +220,31 @@ int descriptor_check(const struct descriptor *d, struct error *e)
                          d->root, d->nranks);
     return check_sizes(d, e);
 }
+
+/* What one rank sends to all is a single message in flight. */
+uint32_t descriptor_sharers(const struct descriptor *d)
+{
+    switch (d->kind) {
+    case COLLECTIVE_BROADCAST:
+    case COLLECTIVE_SEND:
+    case COLLECTIVE_RECV:
+        return 1;
+    default:
+        return d->nranks;
+    }
+}
+
+uint64_t descriptor_chunk(const struct descriptor *d)
+{
+    return d->budget / descriptor_sharers(d) / dtype_get(d->dtype)->width;
+}
+
+uint64_t descriptor_block(const struct descriptor *d)
+{
+    struct shape in, out;
+    uint64_t n = 0;
+
+    descriptor_shapes(d, &in, &out, NULL);
+    shape_count(collective_get(d->kind)->shape == SHAPE_OVER_R ? &out : &in, &n);
+    return n;
+}

@@ -127,4 +127,15 @@ int descriptor_shapes(const struct descriptor *d, struct shape *ret_in, struct s
  */
 int descriptor_check(const struct descriptor *d, struct error *e);
 
+/* How many ranks share the budget. */
+uint32_t descriptor_sharers(const struct descriptor *d);
+
+/* Of a checked descriptor, the exchanges aside: elements of a chunk under its budget. 0: it is too
+ * small. */
+uint64_t descriptor_chunk(const struct descriptor *d);
+
+/* Likewise: elements of a rank's block, which is what chunks cut: all of a tensor, or where one has
+ * a block for each rank, of the other. */
+uint64_t descriptor_block(const struct descriptor *d);
+
 #endif

@@ -274,9 +274,9 @@ static bool in_place(const struct arrival *a)
     case COLLECTIVE_BROADCAST:
         return a->in.offset == a->out.offset && a->in.window == a->out.window;
     case COLLECTIVE_ALL_GATHER:
-        return a->in.offset == a->out.offset + a->rank * a->in_bytes;
+        return !arrival_has_window(a) && a->in.offset == a->out.offset + a->rank * a->in_bytes;
     case COLLECTIVE_REDUCE_SCATTER:
-        return a->out.offset == a->in.offset + a->rank * a->out_bytes;
+        return !arrival_has_window(a) && a->out.offset == a->in.offset + a->rank * a->out_bytes;
     default:
         return false;
     }
@@ -287,7 +287,7 @@ static void add_extent(struct extent *x, uint32_t *n, const struct arrival *a,
 {
     if (o->mapping)
         x[(*n)++] = (struct extent){ o->mapping->dev, o->mapping->ino, o->offset,
-                                     o->offset + operand_extent(o, a->d.dtype, bytes), a->rank };
+                                     o->offset + operand_extent(a, o, bytes), a->rank };
 }
 
 static int extent_compare(const void *a, const void *b)

@@ -50,12 +50,19 @@ void operands_bind(const struct operand *in, const struct operand *out, struct r
     m->stages[part] = NULL;
 }
 
-uint64_t operand_extent(const struct operand *o, enum dtype_id dtype, uint64_t bytes)
+/* Of a checked arrival with a recipe: of each rank's block. */
+static uint64_t block_bytes(const struct arrival *a)
+{
+    return MIN(a->recipe->in_bytes, a->recipe->out_bytes);
+}
+
+uint64_t operand_extent(const struct arrival *a, const struct operand *o, uint64_t bytes)
 {
     uint64_t window;
 
-    return o->window && mul_u64(o->window, dtype_get(dtype)->width, &window) ? MIN(bytes, window)
-                                                                             : bytes;
+    if (!o->window || !a->recipe || !mul_u64(o->window, a->recipe->width, &window))
+        return bytes;
+    return window < block_bytes(a) ? bytes / block_bytes(a) * window : bytes;
 }
 
 int operand_check_fault(const struct operand *o, const char *operation, const char *which,
@@ -68,27 +75,39 @@ int operand_check_fault(const struct operand *o, const char *operation, const ch
                      operation, which);
 }
 
-/* Where chunk k is the same interval of every tensor, and no budget says how long it is. */
+/* What would be right instead; NULL: the window is. Of a budget that is too small nothing is. */
+static const char *window_fault(const struct arrival *a, uint64_t window)
+{
+    const struct collective *c = collective_get(a->d.kind);
+    const uint64_t chunk = descriptor_chunk(&a->d);
+
+    if (c->shape == SHAPE_EXCHANGE || c->flags & COLLECTIVE_PAIR || a->makes_persistent)
+        return "takes none";
+    if (a->d.budget == BUDGET_NONE && (window < WINDOW_PIECES || window & (window - 1)))
+        return "takes one of a power of two, at least 4, without a budget";
+    if (a->d.budget != BUDGET_NONE && chunk && window % chunk)
+        return "takes one of whole chunks with a budget";
+    if (c->shape != SHAPE_SAME && window >= block_bytes(a) / a->recipe->width)
+        return "takes one that is shorter than a rank's block";
+    return NULL;
+}
+
+/* Where chunk k is the same interval of every block. */
 static int check_window(const struct arrival *a, const char *which, const struct operand *o,
                         struct error *e)
 {
-    const struct collective *c = collective_get(a->d.kind);
+    const char *fault = o->window ? window_fault(a, o->window) : NULL;
 
-    if (!o->window)
+    if (!fault)
         return 0;
-    if (c->shape != SHAPE_SAME || c->flags & COLLECTIVE_PAIR || a->makes_persistent ||
-        a->d.budget != BUDGET_NONE || o->window < WINDOW_PIECES)
-        return error_set(e, ERROR_INVALID_ARGUMENT,
-                         "%s: %s has a window of %llu elements, but takes one, of %u at least, in "
-                         "all_reduce, reduce and broadcast without a budget only",
-                         c->name, which, (unsigned long long)o->window, WINDOW_PIECES);
-    return 0;
+    return error_set(e, ERROR_INVALID_ARGUMENT, "%s: %s has a window of %llu elements, but %s",
+                     collective_get(a->d.kind)->name, which, (unsigned long long)o->window, fault);
 }
 
 static int check_operand(const struct arrival *a, const char *which, const struct operand *o,
                          uint64_t tensor_bytes, struct error *e)
 {
-    const uint64_t bytes = operand_extent(o, a->d.dtype, tensor_bytes);
+    const uint64_t bytes = operand_extent(a, o, tensor_bytes);
     uint32_t width = dtype_get(a->d.dtype)->width;
     uint64_t end;
 
@@ -256,6 +275,7 @@ static void arrival_init(struct arrival *a, struct member *m, uint64_t serial,
     a->in = a->out = (struct operand){ 0 };
     a->in_bytes = a->out_bytes = a->out_rows = 0;
     a->stage = (struct run_stage){ 0 };
+    a->told = 0;
     a->counts = a->expected = NULL;
     a->color = a->key = 0;
     a->child_number = 0;

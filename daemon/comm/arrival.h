@@ -20,6 +20,7 @@ struct arrival {
     struct operand in, out;       /* hold references; no mapping where nothing is touched */
     uint64_t in_bytes, out_bytes; /* 0 where there is no such tensor, or an empty one */
     struct run_stage stage;
+    uint64_t told; /* of its windows: chunks that had passed when its client last heard of it */
     struct fence *fence; /* holds a reference; NULL: none */
     uint64_t out_rows;
     uint64_t *counts, *expected; /* [d.nranks] or NULL; the exchanges only */
@@ -64,8 +65,13 @@ void arrival_drop_memory(struct arrival *a);
 struct arrival *arrival_free(struct arrival *a);
 DEFINE_CLEANUP(struct arrival *, arrival_free)
 
+static inline bool arrival_has_window(const struct arrival *a)
+{
+    return a->stage.in_window || a->stage.out_window;
+}
+
 /* Bytes of its mapping that an operand of `bytes` bytes takes. */
-uint64_t operand_extent(const struct operand *o, enum dtype_id dtype, uint64_t bytes);
+uint64_t operand_extent(const struct arrival *a, const struct operand *o, uint64_t bytes);
 
 /* Enters one part's operands into the memory of a run. */
 void operands_bind(const struct operand *in, const struct operand *out, struct run_memory *m,

@@ -116,7 +116,7 @@ int comms_join(struct comms *comms, const struct join *join, uint64_t now, struc
 struct operand {
     struct mapping *mapping; /* NULL: none. member_post() takes references of its own */
     uint64_t offset;         /* bytes */
-    uint64_t window;         /* elements, a power of two; 0: all of the tensor is there */
+    uint64_t window;         /* elements of each block; 0: all of the tensor is there */
     unsigned *holds; /* goes up and down with the references that are taken; NULL: nobody counts.
                       * Must stay while it is not 0 */
 };

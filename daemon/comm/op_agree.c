@@ -163,7 +163,7 @@ static bool may_enclose(const struct recipe *recipe)
 static enum run_start early_start(const struct op *op, const struct recipe *recipe)
 {
     if (list_first(&op->comm->ops, struct op, link) != op || op->arrivals[0]->makes_persistent ||
-        !recipe->choice.algorithm || !recipe->choice.chunking.chunks || windows_piece(op))
+        !recipe->choice.algorithm || !recipe->choice.chunking.chunks || windows_least_piece(op))
         return RUN_AT_ONCE;
     if (!may_enclose(recipe) || nodes_are_many(op->comm->nodes))
         return RUN_EARLY;

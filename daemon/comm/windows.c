@@ -2,29 +2,27 @@
 
 #include "daemon/comm/op_private.h"
 
-bool arrival_has_window(const struct arrival *a)
-{
-    return a->stage.in_window || a->stage.out_window;
-}
-
 static uint64_t power_of_two_below(uint64_t n)
 {
     return n ? 1ull << (63 - __builtin_clzll(n)) : 1;
+}
+
+/* The shorter one of a part's windows; UINT64_MAX: it has none. */
+static uint64_t shortest(const struct arrival *a)
+{
+    const struct run_stage *s = &a->stage;
+
+    return MIN(s->in_window ? s->in_window : UINT64_MAX,
+               s->out_window ? s->out_window : UINT64_MAX);
 }
 
 uint64_t windows_piece(const struct op *op)
 {
     uint64_t least = UINT64_MAX;
 
-    for (uint32_t i = 0; i < op->nparts; i++) {
-        const struct run_stage *s = &op->arrivals[i]->stage;
-
-        if (s->in_window)
-            least = MIN(least, s->in_window);
-        if (s->out_window)
-            least = MIN(least, s->out_window);
-    }
-    return least == UINT64_MAX ? 0 : least / WINDOW_PIECES;
+    for (uint32_t i = 0; i < op->nparts; i++)
+        least = MIN(least, shortest(op->arrivals[i]));
+    return least == UINT64_MAX ? 0 : power_of_two_below(least / WINDOW_PIECES);
 }
 
 uint64_t windows_least_piece(const struct op *op)
@@ -48,7 +46,7 @@ int windows_fit(struct op *op, struct error *e)
     struct recipe *fitting;
     int r;
 
-    if (!piece)
+    if (!piece || a->recipe->d.budget != BUDGET_NONE)
         return 0;
     r = recipes_find(&op->comm->recipes, &a->recipe->d,
                      MIN(piece, power_of_two_below(chunk_bytes / a->recipe->width)), &fitting, e);
@@ -62,11 +60,14 @@ int windows_fit(struct op *op, struct error *e)
 void windows_tell_progress(const struct op *op, uint64_t chunks)
 {
     for (uint32_t i = 0; i < op->nparts && chunks < op->chunking.chunks; i++) {
-        const struct arrival *a = op->arrivals[i];
+        struct arrival *a = op->arrivals[i];
+        const uint64_t piece = MAX(shortest(a) / op->chunking.length / WINDOW_PIECES, 1);
 
-        if (a->member && arrival_has_window(a))
-            op->comm->comms->events.progressed(a->member->owner, a->member, a->serial,
-                                               chunks * op->chunking.length);
+        if (!a->member || !arrival_has_window(a) || chunks / piece == a->told / piece)
+            continue;
+        a->told = chunks;
+        op->comm->comms->events.progressed(a->member->owner, a->member, a->serial,
+                                           chunks * op->chunking.length);
     }
 }
 

@@ -4,20 +4,20 @@
 
 #include "daemon/comm/op.h"
 
-bool arrival_has_window(const struct arrival *a);
-
 /* Elements of the longest piece that passes through every window of this node's parts; 0: there is
- * none. A power of two. */
+ * none. A power of two. With a budget its chunks pass, and this only says that there are windows.
+ */
 uint64_t windows_piece(const struct op *op);
 
 /* As far as is known, that of all nodes. */
 uint64_t windows_least_piece(const struct op *op);
 
 /* The first part's recipe is the operation's: with windows, here or on another node, one for chunks
- * that fit them. Return: 0 or -code. */
+ * that fit them, as those of a budget do. Return: 0 or -code. */
 int windows_fit(struct op *op, struct error *e);
 
-/* For those who copy meanwhile; the end they hear of by their completion. */
+/* For those who copy meanwhile, whenever a piece of their windows, about, has passed; the end they
+ * hear of by their completion. */
 void windows_tell_progress(const struct op *op, uint64_t chunks);
 
 /* Of moving data: names the ranks that do not bring or take it. */

@@ -59,8 +59,11 @@ static uint64_t place_of(const struct run *run, enum buffer buffer, uint32_t par
 {
     const struct run_stage *s = run->spec.memory->stages[part];
     const uint64_t window = !s ? 0 : buffer == BUFFER_IN ? s->in_window : s->out_window;
+    const uint64_t block = run->spec.chunking.n;
 
-    return (window ? element % window : element) * run->width;
+    if (window)
+        element = element / block * window + element % block % window;
+    return element * run->width;
 }
 
 /* Its first byte; of a SPAN_EACH that of the i-th part here. */

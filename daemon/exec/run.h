@@ -18,13 +18,15 @@ struct run;
 struct staging;
 
 /*
- * How a part's tensors pass through windows (elements; 0: they do not): element i is at i modulo
- * the window, the input from when it is ready, the output until it has been taken. Windows are
- * multiples of the chunks' length.
+ * How a part's tensors pass through windows (elements; 0: they do not): element i of a block is at
+ * i modulo the window, the input from when it is ready, the output until it has been taken. Of a
+ * tensor of several blocks these lie window behind window, and windows are shorter than blocks.
+ * They are multiples of the chunks' length.
  */
 struct run_stage {
     uint64_t in_window, out_window;
-    uint64_t in_ready, out_taken; /* elements from the start; engine_resume() after a change */
+    /* elements from every block's start; engine_resume() after a change */
+    uint64_t in_ready, out_taken;
 };
 
 /* Whether a chunk that ends at element `end` has to wait for it. */

@@ -77,7 +77,7 @@ static int needs_of(const struct choosing *c, const struct algorithm *a, uint64_
                     uint64_t *ret_shared, uint64_t *ret_peak)
 {
     *ret_shared = UINT64_MAX;
-    mul_u64(chunk_sharers(c->d), length, ret_shared);
+    mul_u64(descriptor_sharers(c->d), length, ret_shared);
     return price_peak(a, &c->job, length, ret_peak);
 }
 
@@ -110,7 +110,7 @@ static uint64_t budget_elements(const struct choosing *c)
 
     if (c->d->budget != BUDGET_NONE)
         return c->d->budget / width;
-    if (is_exchange(c->d) || !mul_u64(c->chunking.length, chunk_sharers(c->d), &n))
+    if (is_exchange(c->d) || !mul_u64(c->chunking.length, descriptor_sharers(c->d), &n))
         return UINT64_MAX;
     return MAX(n, STAGED_MIN / width);
 }

@@ -19,32 +19,16 @@
 static void chunk_unit(const struct descriptor *d, uint64_t rows_max, uint64_t *ret_n,
                        uint64_t *ret_bytes)
 {
-    const enum shape_rule rule = collective_get(d->kind)->shape;
-    struct shape in, out;
     uint64_t row = 1;
 
     /* Nothing here can fail: the descriptor has been checked. */
-    if (rule == SHAPE_EXCHANGE) {
+    if (collective_get(d->kind)->shape == SHAPE_EXCHANGE) {
         shape_row_count(&d->shape, &row);
         *ret_n = rows_max;
     } else {
-        descriptor_shapes(d, &in, &out, NULL);
-        shape_count(rule == SHAPE_OVER_R ? &out : &in, ret_n);
+        *ret_n = descriptor_block(d);
     }
     *ret_bytes = row * dtype_get(d->dtype)->width;
-}
-
-/* What one rank sends to all is a single message in flight. */
-uint32_t chunk_sharers(const struct descriptor *d)
-{
-    switch (d->kind) {
-    case COLLECTIVE_BROADCAST:
-    case COLLECTIVE_SEND:
-    case COLLECTIVE_RECV:
-        return 1;
-    default:
-        return d->nranks;
-    }
 }
 
 static uint64_t length_tuned(uint64_t length)
@@ -69,7 +53,7 @@ static int budget_error(const struct descriptor *d, uint32_t sharers, uint64_t b
 int chunk_plan(const struct descriptor *d, uint64_t rows_max, uint64_t tuned_bytes,
                struct chunking *ret, struct error *e)
 {
-    const uint32_t sharers = chunk_sharers(d);
+    const uint32_t sharers = descriptor_sharers(d);
     uint64_t n = 0, bytes = 0, length;
 
     if (collective_get(d->kind)->shape != SHAPE_NONE)

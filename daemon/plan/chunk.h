@@ -22,9 +22,6 @@ struct chunking {
 int chunk_plan(const struct descriptor *d, uint64_t rows_max, uint64_t tuned_bytes,
                struct chunking *ret, struct error *e);
 
-/* How many ranks share the budget. */
-uint32_t chunk_sharers(const struct descriptor *d);
-
 /* First element and element count of chunk k. */
 static inline uint64_t chunk_first(const struct chunking *c, uint64_t k)
 {

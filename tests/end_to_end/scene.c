@@ -383,6 +383,35 @@ int scene_call(const struct scene *s, uint32_t rank, struct ruccl_comm unbounded
     return j->kind == TRIAL_RING ? 2 : 1;
 }
 
+int scene_call_blocking(const struct scene *s, uint32_t rank, struct ruccl_comm unbounded,
+                        const struct slab *in_slab, const struct slab *out_slab)
+{
+    const struct trial *j = s->trial;
+    const struct ruccl_comm comm = ruccl_bounded(unbounded, j->budget);
+    const struct ruccl_tensor in = input_of(s, rank, in_slab, out_slab);
+    const struct ruccl_tensor out = output_of(s, rank, out_slab);
+    const bool bare = is_bare(s, rank);
+
+    switch (j->kind) {
+    case TRIAL_ALL_REDUCE:
+        return ruccl_all_reduce(comm, &in, &out, j->op);
+    case TRIAL_REDUCE:
+        return ruccl_reduce(comm, &in, bare ? NULL : &out, j->op, j->root);
+    case TRIAL_REDUCE_SCATTER:
+        return ruccl_reduce_scatter(comm, &in, &out, j->op);
+    case TRIAL_ALL_GATHER:
+        return ruccl_all_gather(comm, &in, &out);
+    case TRIAL_BROADCAST:
+        return ruccl_broadcast(comm, bare ? NULL : &in, &out, j->root);
+    case TRIAL_GATHER:
+        return ruccl_gather(comm, &in, bare ? NULL : &out, j->root);
+    case TRIAL_SCATTER:
+        return ruccl_scatter(comm, bare ? NULL : &in, &out, j->root);
+    default:
+        abort();
+    }
+}
+
 int scene_init_persistent(const struct scene *s, uint32_t rank, struct ruccl_comm unbounded,
                           const struct slab *in_slab, const struct slab *out_slab,
                           struct ruccl_persistent **ret)

@@ -29,7 +29,7 @@ static int stop_daemon(void **state)
 
 /* ---- one collective */
 
-enum kind { ALL_REDUCE, REDUCE, BROADCAST, KINDS };
+enum kind { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, GATHER, REDUCE_SCATTER, SCATTER, KINDS };
 enum manner { BLOCKING, ASYNC, SHARED, MANNERS }; /* the first two on plain memory */
 
 struct scene {
@@ -38,7 +38,8 @@ struct scene {
     enum kind kind;
     enum ruccl_op op;
     uint32_t root;
-    uint64_t count;
+    uint64_t count;  /* of the longer tensor, if they differ: of a block for each rank */
+    uint64_t budget; /* 0: none */
     bool in_place;
     uint64_t shift; /* bytes that plain tensors lie behind aligned addresses; below 16 */
     enum manner manners[RANKS];
@@ -52,15 +53,31 @@ struct player {
     char text[512];
 };
 
+static const char *const names[] = { "all_reduce", "reduce",         "broadcast", "all_gather",
+                                     "gather",     "reduce_scatter", "scatter" };
+
 static void scene_fail(const struct scene *s, uint32_t rank, const char *what)
 {
-    static const char *const names[] = { "all_reduce", "reduce", "broadcast" };
-
-    fail_msg("%s %d of %llu %s%s, root %u, shift %llu, manners %d %d %d: rank %u: %s",
+    fail_msg("%s %d of %llu %s%s, budget %llu, root %u, shift %llu, manners %d %d %d: rank %u: %s",
              names[s->kind], (int)s->op, (unsigned long long)s->count,
-             ruccl_dtype_name(s->plain.dtype), s->in_place ? " in place" : "", s->root,
-             (unsigned long long)s->shift, (int)s->manners[0], (int)s->manners[1],
-             (int)s->manners[2], rank, what);
+             ruccl_dtype_name(s->plain.dtype), s->in_place ? " in place" : "",
+             (unsigned long long)s->budget, s->root, (unsigned long long)s->shift,
+             (int)s->manners[0], (int)s->manners[1], (int)s->manners[2], rank, what);
+}
+
+static bool kind_gathers(enum kind kind)
+{
+    return kind == ALL_GATHER || kind == GATHER;
+}
+
+static bool kind_scatters(enum kind kind)
+{
+    return kind == REDUCE_SCATTER || kind == SCATTER;
+}
+
+static bool kind_reduces(enum kind kind)
+{
+    return kind == ALL_REDUCE || kind == REDUCE || kind == REDUCE_SCATTER;
 }
 
 static struct tensors *tensors_of(struct scene *s, uint32_t rank)
@@ -73,43 +90,104 @@ static uint64_t shift_of(const struct scene *s, uint32_t rank)
     return s->manners[rank] == SHARED ? 0 : s->shift;
 }
 
-static uint64_t bytes_of(const struct scene *s)
+/* Elements of a tensor. */
+static uint64_t count_of(const struct scene *s, bool out)
 {
-    return s->count * ruccl_dtype_bytes(s->plain.dtype);
+    return (out ? kind_scatters(s->kind) : kind_gathers(s->kind)) ? s->count / RANKS : s->count;
 }
 
+static uint64_t bytes_of(const struct scene *s, bool out)
+{
+    return count_of(s, out) * ruccl_dtype_bytes(s->plain.dtype);
+}
+
+/* In place both are in the slab of the output, the shorter one where the rank's block is. */
 static uint64_t out_at(const struct scene *s, uint32_t rank)
 {
-    return GUARD + shift_of(s, rank);
+    const bool behind = s->in_place && kind_scatters(s->kind);
+
+    return GUARD + shift_of(s, rank) + (behind ? rank * bytes_of(s, true) : 0);
 }
 
-static struct ruccl_tensor tensor_at(const struct scene *s, const struct slab *slab, uint64_t at)
+static uint64_t in_at(const struct scene *s, uint32_t rank)
+{
+    const bool behind = s->in_place && kind_gathers(s->kind);
+
+    return (s->in_place ? GUARD : 0) + shift_of(s, rank) + (behind ? rank * bytes_of(s, false) : 0);
+}
+
+static const struct slab *in_slab(const struct scene *s, const struct tensors *t, uint32_t rank)
+{
+    return s->in_place ? &t->out[rank] : &t->in[rank];
+}
+
+static struct ruccl_tensor tensor_at(const struct scene *s, const struct slab *slab, uint64_t at,
+                                     uint64_t count)
 {
     return (struct ruccl_tensor){ .dtype = s->plain.dtype,
                                   .naxes = 1,
-                                  .shape = { s->count },
+                                  .shape = { count },
                                   .region = slab->region,
                                   .offset = slab->region ? at : 0,
                                   .data = slab->region ? NULL : slab->bytes + at };
 }
 
+static int call_and_wait(const struct scene *s, struct ruccl_comm comm,
+                         const struct ruccl_tensor *in, const struct ruccl_tensor *out)
+{
+    switch (s->kind) {
+    case ALL_REDUCE:
+        return ruccl_all_reduce(comm, in, out, s->op);
+    case REDUCE:
+        return ruccl_reduce(comm, in, out, s->op, s->root);
+    case BROADCAST:
+        return ruccl_broadcast(comm, in, out, s->root);
+    case ALL_GATHER:
+        return ruccl_all_gather(comm, in, out);
+    case GATHER:
+        return ruccl_gather(comm, in, out, s->root);
+    case REDUCE_SCATTER:
+        return ruccl_reduce_scatter(comm, in, out, s->op);
+    default:
+        return ruccl_scatter(comm, in, out, s->root);
+    }
+}
+
+static int post(const struct scene *s, struct ruccl_comm comm, const struct ruccl_tensor *in,
+                const struct ruccl_tensor *out, struct ruccl_work **ret)
+{
+    switch (s->kind) {
+    case ALL_REDUCE:
+        return ruccl_all_reduce_async(comm, in, out, s->op, ret);
+    case REDUCE:
+        return ruccl_reduce_async(comm, in, out, s->op, s->root, ret);
+    case BROADCAST:
+        return ruccl_broadcast_async(comm, in, out, s->root, ret);
+    case ALL_GATHER:
+        return ruccl_all_gather_async(comm, in, out, ret);
+    case GATHER:
+        return ruccl_gather_async(comm, in, out, s->root, ret);
+    case REDUCE_SCATTER:
+        return ruccl_reduce_scatter_async(comm, in, out, s->op, ret);
+    default:
+        return ruccl_scatter_async(comm, in, out, s->root, ret);
+    }
+}
+
 static int call(struct scene *s, uint32_t rank)
 {
     const struct tensors *t = tensors_of(s, rank);
-    const struct ruccl_comm comm = s->world->comms[rank];
-    const struct ruccl_tensor out = tensor_at(s, &t->out[rank], out_at(s, rank));
+    const struct ruccl_comm whole = s->world->comms[rank];
+    const struct ruccl_comm comm = s->budget ? ruccl_bounded(whole, s->budget) : whole;
     const struct ruccl_tensor in =
-        s->in_place ? out : tensor_at(s, &t->in[rank], shift_of(s, rank));
+        tensor_at(s, in_slab(s, t, rank), in_at(s, rank), count_of(s, false));
+    const struct ruccl_tensor out = tensor_at(s, &t->out[rank], out_at(s, rank), count_of(s, true));
     struct ruccl_work *work;
     int r;
 
     if (s->manners[rank] != ASYNC)
-        return s->kind == ALL_REDUCE ? ruccl_all_reduce(comm, &in, &out, s->op)
-               : s->kind == REDUCE   ? ruccl_reduce(comm, &in, &out, s->op, s->root)
-                                     : ruccl_broadcast(comm, &in, &out, s->root);
-    r = s->kind == ALL_REDUCE ? ruccl_all_reduce_async(comm, &in, &out, s->op, &work)
-        : s->kind == REDUCE   ? ruccl_reduce_async(comm, &in, &out, s->op, s->root, &work)
-                              : ruccl_broadcast_async(comm, &in, &out, s->root, &work);
+        return call_and_wait(s, comm, &in, &out);
+    r = post(s, comm, &in, &out, &work);
     if (r < 0)
         return r;
     r = ruccl_work_wait(work, HARNESS_PATIENCE_US);
@@ -120,11 +198,10 @@ static int call(struct scene *s, uint32_t rank)
 static void prepare(struct scene *s, uint32_t rank)
 {
     const struct tensors *t = tensors_of(s, rank);
-    uint8_t *out = t->out[rank].bytes;
+    const uint64_t most = MAX(bytes_of(s, false), bytes_of(s, true));
 
-    memset(out, POISON, out_at(s, rank) + bytes_of(s) + GUARD);
-    memcpy(s->in_place ? out + out_at(s, rank) : t->in[rank].bytes + shift_of(s, rank),
-           t->given[rank], bytes_of(s));
+    memset(t->out[rank].bytes, POISON, GUARD + shift_of(s, rank) + most + GUARD);
+    memcpy(in_slab(s, t, rank)->bytes + in_at(s, rank), t->given[rank], bytes_of(s, false));
 }
 
 static void *play(void *arg)
@@ -144,42 +221,71 @@ static bool is_poison(const uint8_t *p, uint64_t bytes)
     return p[0] == POISON && memcmp(p, p + 1, bytes - 1) == 0;
 }
 
+static bool is_moved(const struct scene *s, uint32_t rank, const uint8_t *out)
+{
+    const uint64_t block = bytes_of(s, false);
+
+    if (!kind_gathers(s->kind))
+        return !memcmp(
+            out, s->plain.given[s->root] + (s->kind == SCATTER ? rank * bytes_of(s, true) : 0),
+            bytes_of(s, true));
+    for (uint32_t r = 0; r < RANKS; r++)
+        if (memcmp(out + r * block, s->plain.given[r], block))
+            return false;
+    return true;
+}
+
 static void check_right(struct scene *s, uint32_t rank, const uint8_t *out)
 {
+    const uint64_t n = count_of(s, true);
+    const uint8_t *expected =
+        s->plain.expected + (s->kind == REDUCE_SCATTER ? rank * bytes_of(s, true) : 0);
     char where[64];
     uint64_t bad;
 
-    if (s->kind == BROADCAST) {
-        if (memcmp(out, s->plain.given[s->root], bytes_of(s)))
-            scene_fail(s, rank, "other bytes than the root's");
+    if (!kind_reduces(s->kind)) {
+        if (!is_moved(s, rank, out))
+            scene_fail(s, rank, "other bytes than were given");
         return;
     }
-    bad = reference_difference(s->plain.dtype, s->plain.expected, out, s->count);
+    bad = reference_difference(s->plain.dtype, expected, out, n);
     snprintf(where, sizeof(where), "element %llu is wrong", (unsigned long long)bad);
-    if (bad < s->count)
+    if (bad < n)
         scene_fail(s, rank, where);
+}
+
+/* In place, bytes around the output are the input's. */
+static void check_around(struct scene *s, uint32_t rank, const uint8_t *slab)
+{
+    const uint64_t from = GUARD + shift_of(s, rank);
+    const uint64_t at = s->in_place ? from : out_at(s, rank);
+    const uint64_t bytes =
+        s->in_place ? MAX(bytes_of(s, false), bytes_of(s, true)) : bytes_of(s, true);
+
+    if (!is_poison(slab, from) || !is_poison(slab + at + bytes, GUARD))
+        scene_fail(s, rank, "bytes around the output were written");
 }
 
 static void check(struct scene *s, uint32_t rank)
 {
     const struct tensors *t = tensors_of(s, rank);
     const uint8_t *slab = t->out[rank].bytes, *out = slab + out_at(s, rank);
+    const bool gets = (s->kind != REDUCE && s->kind != GATHER) || rank == s->root;
 
-    if (!is_poison(slab, out_at(s, rank)) || !is_poison(out + bytes_of(s), GUARD))
-        scene_fail(s, rank, "bytes around the output were written");
-    if (s->kind != REDUCE || rank == s->root)
+    check_around(s, rank, slab);
+    if (gets)
         check_right(s, rank, out);
-    else if (s->in_place ? memcmp(out, t->given[rank], bytes_of(s)) != 0
-                         : !is_poison(out, bytes_of(s)))
+    else if (s->in_place ? memcmp(out, t->given[rank], bytes_of(s, true)) != 0
+                         : !is_poison(out, bytes_of(s, true)))
         scene_fail(s, rank, "an output that only the root has was written");
     if (!s->in_place &&
-        memcmp(t->in[rank].bytes + shift_of(s, rank), t->given[rank], bytes_of(s)) != 0)
+        memcmp(t->in[rank].bytes + in_at(s, rank), t->given[rank], bytes_of(s, false)) != 0)
         scene_fail(s, rank, "an input was written");
 }
 
 static void begin(struct scene *s, struct player players[RANKS])
 {
-    if (s->kind != BROADCAST)
+    if (kind_reduces(s->kind))
         tensors_expect_reduction(&s->plain, s->op, s->count);
     for (uint32_t r = 0; r < RANKS; r++)
         prepare(s, r);
@@ -234,10 +340,14 @@ static void choose(struct scene *s, unsigned size, uint64_t *seed)
     const uint32_t width = ruccl_dtype_bytes(s->plain.dtype);
     const uint64_t sizes[] = { WINDOW / width - 1, WINDOW / width, WINDOW / width + 1,
                                MOST / width - 7 };
+    static const uint64_t budgets[] = { 0, 0, 0, 40000, RANKS * 65536, 1000001, 3 * MIB };
 
     s->count = sizes[size];
+    if (kind_gathers(s->kind) || kind_scatters(s->kind))
+        s->count -= s->count % RANKS;
     s->root = (uint32_t)(unit_random(seed) % RANKS);
-    s->in_place = unit_random(seed) % 2;
+    s->in_place = s->kind != GATHER && s->kind != SCATTER && unit_random(seed) % 2;
+    s->budget = budgets[unit_random(seed) % ARRAY_SIZE(budgets)];
     s->shift = unit_random(seed) % 3 ? unit_random(seed) % 16 : 0;
     for (uint32_t r = 0; r < RANKS; r++)
         s->manners[r] = (enum manner)(unit_random(seed) % 4 % MANNERS);
@@ -258,9 +368,13 @@ static void try_dtype(struct scene *s, enum ruccl_dtype dtype, uint64_t *seed)
 {
     static const enum ruccl_op ops[] = { RUCCL_SUM, RUCCL_MEAN, RUCCL_MAX };
 
+    static const enum kind moves[] = { BROADCAST, ALL_GATHER, GATHER, SCATTER };
+
     scene_fill(s, dtype, 100 * (uint64_t)dtype);
-    s->kind = BROADCAST;
-    try_sizes(s, seed, RANKS);
+    for (unsigned i = 0; i < ARRAY_SIZE(moves); i++) {
+        s->kind = moves[i];
+        try_sizes(s, seed, 2);
+    }
     for (unsigned i = 0; i < ARRAY_SIZE(ops); i++) {
         if (!reference_legal(dtype, ops[i]))
             continue;
@@ -268,6 +382,8 @@ static void try_dtype(struct scene *s, enum ruccl_dtype dtype, uint64_t *seed)
         s->kind = ALL_REDUCE;
         try_sizes(s, seed, 2);
         s->kind = REDUCE;
+        try_sizes(s, seed, 2);
+        s->kind = REDUCE_SCATTER;
         try_sizes(s, seed, 2);
     }
 }
@@ -313,6 +429,10 @@ TEST(short_chunks_and_any_number_of_workers_give_the_same_bits)
         try_sizes(&s, &seed, 3);
         s.kind = BROADCAST;
         try_sizes(&s, &seed, 3);
+        s.kind = ALL_GATHER;
+        try_sizes(&s, &seed, 3);
+        s.kind = REDUCE_SCATTER;
+        try_sizes(&s, &seed, 3);
         scene_close(&s);
         world_close(&w);
         assert_int_equal(harness_stop(&harness), 0);
@@ -341,8 +461,8 @@ TEST(threads_of_one_connection_do_not_disturb_each_other)
         struct player players[WORLDS][RANKS];
 
         for (int i = 0; i < WORLDS; i++) {
-            choose(&scenes[i], round % 2 ? 3 : (unsigned)i, &seed);
             scenes[i].kind = (enum kind)((round + i) % KINDS);
+            choose(&scenes[i], round % 2 ? 3 : (unsigned)i, &seed);
             if (round % 4)
                 memset(scenes[i].manners, 0, sizeof(scenes[i].manners));
             begin(&scenes[i], players[i]);

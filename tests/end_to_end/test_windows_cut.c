@@ -34,12 +34,14 @@ static int drop_curtain(void **state)
 /* ---- the ranks: 0 watches, from shared memory; 1 and 2 copy */
 
 static uint64_t timeout_us; /* of the scene; 0: the usual one */
+static uint64_t budget;     /* bytes; 0: none */
 
 static struct ruccl_comm join(struct stage *s, struct part *me, struct ruccl_conn *conn)
 {
     const struct ruccl_join_options options = { .label = "job", .timeout_us = timeout_us };
+    const struct ruccl_comm comm = part_join(s, me, conn, 0, me->rank, 3, &options);
 
-    return part_join(s, me, conn, 0, me->rank, 3, &options);
+    return budget ? ruccl_bounded(comm, budget) : comm;
 }
 
 /* Cue 2: abort, in the middle. */
@@ -92,9 +94,10 @@ static void play_copier(struct stage *s, struct part *me)
 
 /* ---- the director */
 
-static void raise_curtain(uint64_t timeout)
+static void raise_curtain(uint64_t timeout, uint64_t bytes)
 {
     timeout_us = timeout;
+    budget = bytes;
     harness_start(&harness, NULL);
     stage = stage_open(&harness);
     stage_add(stage, 0, play_watcher);
@@ -150,10 +153,10 @@ static void expect_nothing_left(void)
 }
 
 /* Until a scene was played in the middle of the operation; scene(): whether it was. */
-static void play(bool (*scene)(void), uint64_t timeout)
+static void play(bool (*scene)(void), uint64_t timeout, uint64_t bytes)
 {
     for (uint32_t i = 0; i < TRIES; i++) {
-        raise_curtain(timeout);
+        raise_curtain(timeout, bytes);
         await_middle();
         if (scene()) {
             expect_nothing_left();
@@ -185,7 +188,12 @@ static bool kill_one(void)
 
 TEST(a_killed_rank_is_named_to_those_who_copy)
 {
-    play(kill_one, 0);
+    play(kill_one, 0, 0);
+}
+
+TEST(a_killed_rank_is_named_under_a_budget_too)
+{
+    play(kill_one, 0, 500000);
 }
 
 static bool abort_it(void)
@@ -203,7 +211,7 @@ static bool abort_it(void)
 
 TEST(an_abort_ends_it_for_those_who_copy)
 {
-    play(abort_it, 0);
+    play(abort_it, 0, 0);
 }
 
 static bool stop_one(void)
@@ -231,12 +239,12 @@ static bool stop_one(void)
 
 TEST(a_stopped_rank_times_out_by_name)
 {
-    play(stop_one, TIMEOUT_US);
+    play(stop_one, TIMEOUT_US, 0);
 }
 
 TEST(it_ends_well_where_nothing_happens)
 {
-    raise_curtain(0);
+    raise_curtain(0, 0);
     stage_dismiss_all(stage);
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(stage->parts[i].reports[0].result, 0);
@@ -249,6 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CLAIM(it_ends_well_where_nothing_happens),
         CLAIM(a_killed_rank_is_named_to_those_who_copy),
+        CLAIM(a_killed_rank_is_named_under_a_budget_too),
         CLAIM(an_abort_ends_it_for_those_who_copy),
         CLAIM(a_stopped_rank_times_out_by_name),
     };

@@ -96,6 +96,7 @@ static const struct {
     WORD("times", read_number, times),
     WORD("persistent", read_flag, persistent),
     WORD("plain", read_flag, plain),
+    WORD("blocking", read_flag, blocking),
 };
 
 static bool read_word(char *word, struct command *c)

@@ -26,6 +26,7 @@ struct command {
     uint64_t times;  /* >= 1: called so often in a row, and then waited for */
     bool persistent; /* made once and started so often */
     bool plain;      /* tensors in plain memory */
+    bool blocking;   /* by the calls that wait: scene_call_blocking() */
 
     char comm[COMMAND_NAME_MAX + 1]; /* what this rank calls the communicator; "" is a name too */
     char into[COMMAND_NAME_MAX + 1];

@@ -345,6 +345,14 @@ static void finish_call(struct stage *st, struct ruccl_work *work, struct outcom
     ruccl_work_release(work);
 }
 
+/* One call after the other, of which there is no more to know. */
+static void call_blocking(struct stage *st, struct outcome *o)
+{
+    for (uint64_t i = 0; i < st->command->times && o->failure.code == RUCCL_OK; i++)
+        note(o, scene_call_blocking(&st->scene, st->rank, st->comm, &st->in, &st->out));
+    o->wrong = find_wrong(st, o->failure.code == RUCCL_OK);
+}
+
 /* Calls as often as it is told, then waits for all. */
 static void call_and_wait(struct stage *st, struct ruccl_persistent *persistent, struct outcome *o)
 {
@@ -375,7 +383,9 @@ static void collective(const struct command *c, struct ruccl_comm comm)
     if (r == 0 && c->persistent)
         r = scene_init_persistent(&st.scene, st.rank, comm, &st.in, &st.out, &persistent);
     note(&o, r);
-    if (r == 0)
+    if (r == 0 && c->blocking)
+        call_blocking(&st, &o);
+    else if (r == 0)
         call_and_wait(&st, persistent, &o);
     if (o.wrong)
         printf("wrong %s\n", o.wrong);

@@ -29,6 +29,9 @@ INTEGER_OPS = ("sum", "xor", "max", "product", "min", "and", "or")
 SIZES = ((1009, 1), (45, 3), (1, 1), (0, 1), (5003, 1))  # elements, and those of a row
 BUDGETS = ("none", "least", "odd", "medium", "huge")
 
+WHOLE = ("all_reduce", "reduce", "broadcast")
+WINDOWED = WHOLE + ("all_gather", "gather", "reduce_scatter", "scatter")
+
 # What fits between nodes whatever the type and operator, and any number of nodes.
 ALGORITHMS = {
     "all_reduce": ("direct", "pairwise", "tree"),
@@ -176,6 +179,25 @@ class Exact(world.WorldTest):
             group.exact("all_to_all", count=300_007, **budget)
             group.exact("broadcast", count=2_000_003, root=3, **budget)
         group.leave()
+
+    def test_plain_memory_passes_through_windows(self):
+        """In blocking calls; other ranks may have theirs shared, or not wait."""
+        mixtures = itertools.cycle(((3, 3, 3, 3), (3, 0, 3, 1), (0, 3, 0, 3), (1, 0, 0, 3)))
+        for placement in ("0011", "0121"):
+            group = self.group(placement)
+            for kind, budget in itertools.product(WINDOWED, (None, 1 << 19, 99_991)):
+                count = 1_000_003 if kind in WHOLE else 250_007  # of 2 MiB and more in all
+                words = {"count": count, "dtype": "f32", "root": 2, "shift": 1}
+                words |= {"budget": budget} if budget else {}
+                self.exact_mixture(group, kind, next(mixtures), words)
+            group.leave()
+
+    def exact_mixture(self, group, kind, manners, words):
+        with self.subTest(placement=group.placement, kind=kind, manners=manners, words=words):
+            for rank, manner in zip(group.ranks, manners):
+                how = {"plain": manner & 1, "blocking": manner >> 1}
+                rank.tell(group.command(kind, **words | how))
+            group.expect_exact(kind, **words)
 
     def test_calls_in_a_row_stay_in_order(self):
         group = self.group("0101")

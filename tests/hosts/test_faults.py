@@ -146,17 +146,24 @@ class Lost(FaultTest):
         self.expect_no_answer(group.ranks)
         return group.ranks, [1]
 
-    def in_an_operation(self):
+    def in_an_operation(self, **how):
         group = self.group(self.world, self.PLACEMENT)
         for host in self.world.hosts:
             host.limit(RATE)
         before = received_bytes(self.victim.host)
-        group.tell("all_reduce", count=LARGE)
+        group.tell("all_reduce", count=LARGE, **how)
         world.wait_until(
             "bytes are on their way",
             lambda: received_bytes(self.victim.host) > before + UNDER_WAY_BYTES,
         )
         return group.ranks, []
+
+    def in_windows(self):
+        """Of plain memory, whose owners copy meanwhile."""
+        return self.in_an_operation(plain=1, blocking=1)
+
+    def in_windows_under_a_budget(self):
+        return self.in_an_operation(plain=1, blocking=1, budget=1 << 18)
 
     def expect_no_answer(self, ranks):
         time.sleep(0.5)  # nothing shows that they have come so far; else the test is an easier one
@@ -227,6 +234,12 @@ class Lost(FaultTest):
     def test_a_host_cut_off_in_an_operation(self):
         self.lose(Cut(), self.in_an_operation)
 
+    def test_a_daemon_killed_in_windows(self):
+        self.lose(Kill(), self.in_windows_under_a_budget)
+
+    def test_a_host_cut_off_in_windows(self):
+        self.lose(Cut(), self.in_windows)
+
 
 class Ranks(FaultTest):
     """A rank alone fails, on another host than those that are told."""
@@ -244,6 +257,24 @@ class Ranks(FaultTest):
             answer = rank.answer()
             self.expect_told(answer, w.hosts[1], [3])
             self.assertLess(answer.at - began, world.SOON)
+        group.close()
+        w.expect_nothing_left()
+
+    def test_that_die_while_memory_passes_through_windows_are_named(self):
+        w = self.make_world(2)
+        w.link_all()
+        group = self.group(w, "0011")
+        for host in w.hosts:
+            host.limit(RATE)
+        before = received_bytes(w.hosts[1])
+        group.tell("all_reduce", count=LARGE, plain=1, blocking=1)
+        world.wait_until(
+            "bytes are on their way",
+            lambda: received_bytes(w.hosts[1]) > before + UNDER_WAY_BYTES,
+        )
+        group.ranks[3].process.kill()
+        for rank in group.ranks[:3]:
+            self.expect_told(rank.answer(), w.hosts[1], [3])
         group.close()
         w.expect_nothing_left()
 

@@ -12,6 +12,7 @@
 
 #define WINDOW (2u << 20) /* bytes, and elements, since all here are bytes */
 #define COUNT  (2 * WINDOW + WINDOW / 2 + 12345)
+#define BLOCK  (COUNT / NRANKS) /* of tensors that have one for each rank */
 #define GUARD  64u
 
 /* ---- the caller, in a thread of its own */
@@ -28,14 +29,20 @@ struct caller {
     /* the daemon's side */
     struct request post;
     uint32_t nstaged; /* that have been looked at */
-    uint64_t ready, taken, done;
+    uint64_t block;   /* bytes, of which a tensor has so many */
+    uint32_t in_blocks, out_blocks;
+    uint64_t ready, taken, done; /* of every block */
 };
 
 static void *call(void *arg)
 {
     struct caller *c = arg;
 
-    if (c->kind == COLLECTIVE_BROADCAST)
+    if (c->kind == COLLECTIVE_ALL_GATHER)
+        c->result = ruccl_all_gather(c->comm, &c->in, &c->out);
+    else if (c->kind == COLLECTIVE_REDUCE_SCATTER)
+        c->result = ruccl_reduce_scatter(c->comm, &c->in, &c->out, RUCCL_SUM);
+    else if (c->kind == COLLECTIVE_BROADCAST)
         c->result = ruccl_broadcast(c->comm, &c->in, &c->out, c->root);
     else if (c->kind == COLLECTIVE_REDUCE)
         c->result = ruccl_reduce(c->comm, &c->in, &c->out, RUCCL_SUM, c->root);
@@ -80,7 +87,10 @@ static void expect_guards(const uint8_t *m)
 static void open_pair(struct caller *c)
 {
     *c = (struct caller){ .p = pair_start((struct behaviour){ .hold_posts = true }),
-                          .kind = COLLECTIVE_ALL_REDUCE };
+                          .kind = COLLECTIVE_ALL_REDUCE,
+                          .block = COUNT,
+                          .in_blocks = 1,
+                          .out_blocks = 1 };
     c->comm = c->p.comm;
 }
 
@@ -117,7 +127,7 @@ static void call_end(struct caller *c, int result)
 static void look(struct caller *c)
 {
     const struct request q = fake_await(c->p.daemon, REQUEST_STAGED, c->nstaged++);
-    const bool out = c->post.post.out.window;
+    const bool out = c->post.post.out.window, shares = out && c->in_blocks == c->out_blocks;
 
     assert_int_equal(q.staged.comm, c->post.post.comm);
     assert_int_equal(q.staged.slot, c->post.post.slot);
@@ -125,7 +135,7 @@ static void look(struct caller *c)
     c->ready = q.staged.in_ready;
     c->taken = q.staged.out_taken;
     assert_true(c->taken <= c->done && (out || c->taken == 0));
-    assert_true(c->ready <= MIN((out ? c->taken : c->done) + WINDOW, COUNT));
+    assert_true(c->ready <= MIN((shares ? c->taken : c->done) + c->post.post.in.window, c->block));
 }
 
 static void tell_progress(struct caller *c)
@@ -149,15 +159,18 @@ static void move(struct caller *c, uint64_t n)
     const uint8_t *from = place_of(c, in);
     uint8_t *to = place_of(c, out);
 
-    for (; n > 0 && c->done < COUNT; n--, c->done++) {
+    for (; n > 0 && c->done < c->block; n--, c->done++) {
         const uint64_t i = c->done;
 
         while ((in->window && c->ready <= i) || (out->window && c->taken + out->window <= i))
             look(c);
-        if (from && from[in->window ? i % in->window : i] != given(i))
-            fail_msg("byte %llu of the input", (unsigned long long)i);
-        if (to)
-            to[out->window ? i % out->window : i] = (uint8_t)(given(i) + 1);
+        for (uint32_t b = 0; from && b < c->in_blocks; b++)
+            if (from[in->window ? b * in->window + i % in->window : b * c->block + i] !=
+                given(b * c->block + i))
+                fail_msg("byte %llu of block %u of the input", (unsigned long long)i, b);
+        for (uint32_t b = 0; to && b < c->out_blocks; b++)
+            to[out->window ? b * out->window + i % out->window : b * c->block + i] =
+                (uint8_t)(given(i) + 1 + b);
     }
 }
 
@@ -174,9 +187,9 @@ static void complete(struct caller *c, enum error_code code)
 /* In steps of up to `most` bytes, and tells of each. */
 static void move_all(struct caller *c, uint64_t most, uint64_t *seed)
 {
-    while (c->done < COUNT) {
+    while (c->done < c->block) {
         move(c, 1 + unit_random(seed) % most);
-        if (c->done < COUNT)
+        if (c->done < c->block)
             tell_progress(c);
     }
     complete(c, ERROR_NONE);
@@ -250,31 +263,32 @@ static void expect_no_window(struct caller *c, uint32_t index, int result)
     assert_int_equal(result, 0);
     assert_int_equal(q.post.in.window, 0);
     assert_int_equal(q.post.out.window, 0);
-    assert_true(fake_find_region(c->p.daemon, q.post.in.region)->bytes >= WINDOW);
 }
 
-TEST(what_is_short_bounded_cut_otherwise_or_not_waited_for_is_staged_whole)
+TEST(what_is_short_in_long_chunks_or_not_waited_for_is_staged_whole)
 {
-    uint8_t *m = memory_new(0, true), *four = malloc(NRANKS * (size_t)WINDOW);
+    uint8_t *m = memory_new(0, true), *all = malloc(WINDOW);
     const struct ruccl_tensor just = bytes_tensor(m, WINDOW), large = bytes_tensor(m, COUNT);
-    const struct ruccl_tensor block = bytes_tensor(four, WINDOW);
+    const struct ruccl_tensor block = bytes_tensor(m, WINDOW / NRANKS);
+    const struct ruccl_tensor blocks = bytes_tensor(all, WINDOW);
     struct caller c = { .p = pair_start((struct behaviour){ 0 }) };
     const struct ruccl_comm comm = c.p.comm;
-    const struct ruccl_tensor all = bytes_tensor(four, NRANKS * (uint64_t)WINDOW);
     struct ruccl_work *work;
 
-    memset(four, 1, NRANKS * (size_t)WINDOW);
     expect_no_window(&c, 0, ruccl_all_reduce(comm, &just, &just, RUCCL_SUM));
-    expect_no_window(&c, 1,
-                     ruccl_all_reduce(ruccl_bounded(comm, 1 << 20), &large, &large, RUCCL_SUM));
+    expect_no_window(
+        &c, 1,
+        ruccl_all_reduce(ruccl_bounded(comm, NRANKS * (COUNT / 3)), &large, &large, RUCCL_SUM));
     expect_no_window(&c, 2, ruccl_all_reduce_async(comm, &large, &large, RUCCL_SUM, &work));
     assert_int_equal(ruccl_work_wait(work, -1), 0);
     ruccl_work_release(work);
-    expect_no_window(&c, 3, ruccl_all_gather(comm, &block, &all));
+    expect_no_window(&c, 3, ruccl_all_gather(comm, &block, &blocks));
     expect_no_window(&c, 4, ruccl_send(comm, &large, 1, 0));
+    expect_no_window(&c, 5,
+                     ruccl_all_reduce(ruccl_bounded(comm, NRANKS - 1), &large, &large, RUCCL_SUM));
     assert_int_equal(fake_count(c.p.daemon, REQUEST_STAGED), 0);
     memory_free(m, 0);
-    free(four);
+    free(all);
     pair_stop(&c.p);
 }
 
@@ -305,6 +319,87 @@ TEST(output_is_exact_whatever_the_pieces)
             memory_free(out, shift);
     }
     assert_int_equal(c.p.daemon->regions_opened, 1); /* the stage is one and the same */
+    pair_stop(&c.p);
+}
+
+TEST(with_a_budget_windows_are_of_whole_chunks)
+{
+    static const uint64_t chunks[] = { 1, 7, 100003, WINDOW / 4, WINDOW / 4 + 1, COUNT / 5 };
+    uint8_t *m = memory_new(1, true);
+    struct caller c;
+    uint64_t seed = 8;
+
+    open_pair(&c);
+    for (uint32_t i = 0; i < ARRAY_SIZE(chunks); i++) {
+        uint64_t window;
+
+        for (uint64_t k = 0; k < COUNT; k++)
+            m[k] = given(k);
+        c.comm = ruccl_bounded(c.p.comm, NRANKS * chunks[i] + NRANKS - 1);
+        c.in = c.out = bytes_tensor(m, COUNT);
+        call_begin(&c, i);
+        window = c.post.post.in.window;
+        assert_int_equal(window % (4 * chunks[i]), 0);
+        assert_true(window < COUNT && (window <= WINDOW || window == 4 * chunks[i]));
+        assert_int_equal(c.post.post.out.window, window);
+        move_all(&c, 500000, &seed);
+        call_end(&c, 0);
+        expect_output(m);
+    }
+    memory_free(m, 1);
+    pair_stop(&c.p);
+}
+
+static void expect_blocks(const struct caller *c, const uint8_t *m)
+{
+    for (uint32_t b = 0; b < c->out_blocks; b++)
+        for (uint64_t i = 0; i < BLOCK; i++)
+            if (m[b * (uint64_t)BLOCK + i] != (uint8_t)(given(i) + 1 + b))
+                fail_msg("byte %llu of block %u", (unsigned long long)i, b);
+}
+
+/* A window for every block, one behind the other, of both tensors' what one's would be. */
+TEST(tensors_of_blocks_have_a_window_for_each)
+{
+    uint8_t *whole = memory_new(0, true), *part = memory_new(3, true);
+    const struct ruccl_tensor blocks = bytes_tensor(whole, NRANKS * (uint64_t)BLOCK);
+    const struct ruccl_tensor block = bytes_tensor(part, BLOCK);
+    struct caller c;
+    uint64_t seed = 9;
+
+    open_pair(&c);
+    c.block = BLOCK;
+    c.in_blocks = NRANKS;
+    c.kind = COLLECTIVE_REDUCE_SCATTER;
+    c.in = blocks;
+    c.out = block;
+    call_begin(&c, 0);
+    assert_int_equal(c.post.post.in.window, WINDOW / NRANKS);
+    assert_int_equal(c.post.post.out.window, WINDOW / NRANKS);
+    assert_int_equal(c.post.post.out.offset, WINDOW);
+    move_all(&c, 200003, &seed);
+    call_end(&c, 0);
+    c.out_blocks = 1;
+    expect_blocks(&c, part);
+
+    for (uint64_t i = 0; i < BLOCK; i++)
+        part[i] = given(i);
+    c.in_blocks = 1;
+    c.out_blocks = NRANKS;
+    c.kind = COLLECTIVE_ALL_GATHER;
+    c.comm = ruccl_bounded(c.p.comm, NRANKS * 5003);
+    c.in = block;
+    c.out = blocks;
+    call_begin(&c, 1);
+    assert_int_equal(c.post.post.in.window % (4 * 5003), 0);
+    assert_int_equal(c.post.post.out.window, c.post.post.in.window);
+    assert_int_equal(c.post.post.out.offset, c.post.post.in.window);
+    move_all(&c, 200003, &seed);
+    call_end(&c, 0);
+    expect_blocks(&c, whole);
+    expect_guards(whole);
+    memory_free(whole, 0);
+    memory_free(part, 3);
     pair_stop(&c.p);
 }
 
@@ -610,8 +705,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_large_blocking_call_says_that_it_has_a_window),
         cmocka_unit_test(windows_are_counted_in_elements),
-        cmocka_unit_test(what_is_short_bounded_cut_otherwise_or_not_waited_for_is_staged_whole),
+        cmocka_unit_test(what_is_short_in_long_chunks_or_not_waited_for_is_staged_whole),
         cmocka_unit_test(output_is_exact_whatever_the_pieces),
+        cmocka_unit_test(with_a_budget_windows_are_of_whole_chunks),
+        cmocka_unit_test(tensors_of_blocks_have_a_window_for_each),
         cmocka_unit_test(a_rank_may_have_only_an_input_or_only_an_output),
         cmocka_unit_test(one_tensor_may_be_in_a_region_and_the_other_in_a_window),
         cmocka_unit_test(progress_behind_the_end_or_back_is_harmless),

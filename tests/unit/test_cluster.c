@@ -69,68 +69,6 @@ TEST(a_barrier_waits_for_all)
     cluster_close();
 }
 
-struct windowed {
-    uint32_t rank;
-    uint64_t taken, ready;
-};
-
-/* Takes what is there, and brings what there is room for. */
-static void pass_window(struct windowed *w, uint64_t n, uint64_t window)
-{
-    struct cluster_rank *rank = cluster_rank(w->rank);
-    const uint64_t done = rank->answers ? n : rank->progress;
-    int32_t *in = cluster_in(w->rank), *out = cluster_out(w->rank);
-
-    for (; w->taken < done; w->taken++)
-        assert_int_equal(out[w->taken % window], sum(8, w->taken));
-    for (; w->ready < MIN(n, done + window); w->ready++)
-        in[w->ready % window] = value(w->rank, w->ready);
-    if (!rank->answers)
-        member_staged(rank->member, 1, w->ready, w->taken, cluster_now());
-}
-
-/* Ranks 1 and 4, of different nodes, have them; the others have all of their tensors there. */
-static void pass_windows(uint64_t seed, uint64_t n, uint64_t window)
-{
-    struct windowed w[2] = { { .rank = 1 }, { .rank = 4 } };
-
-    cluster_open(3, seed);
-    cluster_join(0, 8, odd);
-    fill(8, n / 8 + 1);
-    for (uint32_t r = 0; r < 8; r++) {
-        struct post post = cluster_describe(r, COLLECTIVE_ALL_REDUCE, DTYPE_I32, n);
-
-        if (r == 1 || r == 4)
-            post.in.window = post.out.window = window;
-        assert_int_equal(cluster_post(r, &post), 0);
-    }
-    for (uint32_t i = 0; i < 100; i++) {
-        pass_window(&w[0], n, window);
-        pass_window(&w[1], n, window);
-        cluster_run();
-    }
-    for (uint32_t r = 0; r < 8; r++) {
-        if (cluster_rank(r)->answers != 1 || cluster_rank(r)->error.code)
-            fail_msg("rank %u: %u answers, %s", r, cluster_rank(r)->answers,
-                     cluster_rank(r)->error.text);
-        for (uint64_t i = 0; r != 1 && r != 4 && i < n; i++)
-            assert_int_equal(((int32_t *)cluster_out(r))[i], sum(8, i));
-    }
-    pass_window(&w[0], n, window);
-    pass_window(&w[1], n, window);
-    leave_all(8);
-    cluster_close();
-}
-
-TEST(windows_pass_between_nodes)
-{
-    pass_windows(8, 9001, 2048);
-    for (uint64_t seed = 1; seed <= 10; seed++) {
-        pass_windows(seed, 1000, 256); /* where the nodes without began too soon */
-        pass_windows(seed, 9, 4);
-    }
-}
-
 /* Sums of floats show the order of additions. */
 static void sum_floats(uint32_t nnodes, const uint32_t *place, uint64_t n, float *ret)
 {
@@ -686,7 +624,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_collective_moves_what_it_should),
         cmocka_unit_test(a_barrier_waits_for_all),
-        cmocka_unit_test(windows_pass_between_nodes),
         cmocka_unit_test(one_two_and_four_nodes_give_the_same_bits),
         cmocka_unit_test(every_field_is_compared_across_nodes),
         cmocka_unit_test(nodes_that_differ_in_what_they_have_begun_end_it_and_go_on),

@@ -290,19 +290,6 @@ static void test_id_of_zero_is_refused_where_one_is_needed(void **state)
     assert_body_refused(FENCE_CLOSE, &empty, "fence_close: fence is 0");
 }
 
-static void test_window_that_is_no_power_of_two_is_refused(void **state)
-{
-    struct wire body = { 0 };
-
-    (void)state;
-    put_number(&body, 1, 5);
-    put_number(&body, 10, 1); /* in_region, and its window */
-    put_number(&body, 23, 4096);
-    put_number(&body, 21, 1); /* out_region */
-    put_number(&body, 24, 4097);
-    assert_body_refused(POST, &body, "no power of two");
-}
-
 static void assert_string_limit(uint32_t body_field, uint32_t field, size_t max, const char *what)
 {
     char long_text[1024];
@@ -560,7 +547,6 @@ int main(void)
         cmocka_unit_test(test_message_over_the_size_limit_is_refused_unread),
         cmocka_unit_test(test_id_of_zero_is_refused_where_one_is_needed),
         cmocka_unit_test(test_strings_are_accepted_to_their_limit_and_no_further),
-        cmocka_unit_test(test_window_that_is_no_power_of_two_is_refused),
         cmocka_unit_test(test_region_with_other_than_its_kind_needs_is_refused),
         cmocka_unit_test(test_fence_with_a_gpu_or_handle_of_another_length_is_refused),
         cmocka_unit_test(test_more_axes_than_allowed_are_refused),

@@ -27,7 +27,8 @@ struct person {
     struct mapping *memory;
     uint64_t in_window, out_window;
     bool in_place;
-    int32_t given[COUNT], got[COUNT];
+    int32_t given[RANKS * COUNT], got[RANKS * COUNT];
+    uint32_t in_blocks, out_blocks; /* of the last post's tensors; each is COUNT elements */
     uint64_t ready, done, taken; /* as in struct window of the library */
     uint32_t answers, made;
     struct error error; /* of the last answer */
@@ -38,6 +39,7 @@ static struct {
     struct device *device;
     struct engine *engine;
     struct comms *comms;
+    uint64_t budget; /* of the posts to come */
     struct person people[RANKS];
 } w;
 
@@ -125,13 +127,14 @@ static int open_world(void **state)
     (void)state;
     memset(&w, 0, sizeof(w));
     w.now = 5;
+    w.budget = BUDGET_NONE;
     assert_int_equal(device_flaky.open(&(struct device_config){ 0 }, &w.device, NULL), 0);
     assert_int_equal(engine_new(w.device, NULL, NULL, &w.engine), 0);
     config.engine = w.engine;
     assert_int_equal(comms_new(&config, &events, &w.comms), 0);
     for (uint32_t r = 0; r < RANKS; r++) {
         w.people[r].memory = make_memory();
-        for (uint32_t i = 0; i < COUNT; i++)
+        for (uint32_t i = 0; i < RANKS * COUNT; i++)
             w.people[r].given[i] = (int32_t)((i + 1) * (r + 1));
     }
     form();
@@ -185,17 +188,23 @@ static void set_all(uint64_t in, uint64_t out, bool in_place)
         set_windows(r, in, out, in_place);
 }
 
+static uint32_t blocks_of(enum collective_id kind, bool output)
+{
+    return collective_get(kind)->shape == (output ? SHAPE_TIMES_R : SHAPE_OVER_R) ? RANKS : 1;
+}
+
 static struct post call(uint32_t rank, enum collective_id kind, uint32_t root)
 {
     const struct person *p = &w.people[rank];
+    const uint64_t count = kind == COLLECTIVE_REDUCE_SCATTER ? RANKS * COUNT : COUNT;
 
     return (struct post){ .serial = SERIAL,
                           .d = { .kind = kind,
                                  .op = OPERATOR_SUM,
                                  .dtype = DTYPE_I32,
-                                 .shape = { 1, { COUNT } },
+                                 .shape = { 1, { count } },
                                  .root = root,
-                                 .budget = BUDGET_NONE },
+                                 .budget = w.budget },
                           .in = { p->memory, 0, p->in_window },
                           .out = { p->memory, p->in_place ? 0 : OUT, p->out_window } };
 }
@@ -205,6 +214,8 @@ static void post(uint32_t rank, const struct post *p)
     struct person *who = &w.people[rank];
 
     who->ready = who->done = who->taken = who->answers = 0;
+    who->in_blocks = blocks_of(p->d.kind, false);
+    who->out_blocks = blocks_of(p->d.kind, true);
     memset(who->got, 0, sizeof(who->got));
     if (!who->in_window)
         memcpy(in_memory(who), who->given, sizeof(who->given));
@@ -236,7 +247,9 @@ static void bring(struct person *p, uint64_t n, bool takes)
     const uint64_t end = MIN(MIN(p->ready + n, COUNT), room);
 
     for (; p->in_window && p->ready < end; p->ready++)
-        in_memory(p)[p->ready % p->in_window] = p->given[p->ready];
+        for (uint32_t b = 0; b < p->in_blocks; b++)
+            in_memory(p)[b * p->in_window + p->ready % p->in_window] =
+                p->given[b * COUNT + p->ready];
 }
 
 static void take(struct person *p, uint64_t n)
@@ -244,7 +257,9 @@ static void take(struct person *p, uint64_t n)
     const uint64_t end = MIN(p->taken + n, p->done);
 
     for (; p->out_window && p->taken < end; p->taken++)
-        p->got[p->taken] = out_memory(p)[p->taken % p->out_window];
+        for (uint32_t b = 0; b < p->out_blocks; b++)
+            p->got[b * COUNT + p->taken] =
+                out_memory(p)[b * p->out_window + p->taken % p->out_window];
 }
 
 static void step(void)
@@ -383,9 +398,27 @@ TEST(a_window_longer_than_the_tensor_is_all_of_it)
 
 /* ---- any mixture */
 
-static uint64_t random_window(uint64_t *seed)
+/* Elements of a chunk under the budget; 0: there is none. */
+static uint64_t chunk_of(enum collective_id kind)
 {
-    return (const uint64_t[]){ 0, 4, 16, 32, 64 }[unit_random(seed) % 5];
+    const struct descriptor d = {
+        .kind = kind, .dtype = DTYPE_I32, .budget = w.budget, .nranks = RANKS
+    };
+
+    return w.budget == BUDGET_NONE ? 0 : descriptor_chunk(&d);
+}
+
+/* Of tensors in blocks shorter than these. */
+static uint64_t random_window(enum collective_id kind, uint64_t *seed)
+{
+    const uint64_t chunk = chunk_of(kind), times = 1 + unit_random(seed) % 9;
+
+    if (chunk == 0)
+        return (const uint64_t[]){ 0, 4, 16, 32, 64 }[unit_random(seed) % 5];
+    if (unit_random(seed) % 4 == 0 ||
+        (collective_get(kind)->shape != SHAPE_SAME && times * chunk >= COUNT))
+        return 0;
+    return times * chunk;
 }
 
 static bool takes_part(enum collective_id kind, uint32_t rank, uint32_t root, bool output)
@@ -398,8 +431,8 @@ static bool takes_part(enum collective_id kind, uint32_t rank, uint32_t root, bo
 static void mix(enum collective_id kind, uint32_t root, uint64_t *seed)
 {
     for (uint32_t r = 0; r < RANKS; r++) {
-        const bool in_place = unit_random(seed) % 2;
-        const uint64_t in = random_window(seed), out = random_window(seed);
+        const bool in_place = collective_get(kind)->shape == SHAPE_SAME && unit_random(seed) % 2;
+        const uint64_t in = random_window(kind, seed), out = random_window(kind, seed);
 
         set_windows(r, in, in_place ? in : out, in_place);
         /* what does not count has no window that anybody moves */
@@ -410,41 +443,101 @@ static void mix(enum collective_id kind, uint32_t root, uint64_t *seed)
     }
 }
 
+/* What a rank's output holds at `i` of a block. */
+static int32_t right(enum collective_id kind, uint32_t root, uint32_t rank, uint32_t block,
+                     uint32_t i)
+{
+    switch (kind) {
+    case COLLECTIVE_BROADCAST:
+        return w.people[root].given[i];
+    case COLLECTIVE_ALL_GATHER:
+    case COLLECTIVE_GATHER:
+        return w.people[block].given[i];
+    case COLLECTIVE_SCATTER:
+        return w.people[root].given[rank * COUNT + i];
+    case COLLECTIVE_REDUCE_SCATTER:
+        return (int32_t)(6 * (rank * COUNT + i + 1));
+    default:
+        return (int32_t)(6 * (i + 1));
+    }
+}
+
 static void expect_mixed(enum collective_id kind, uint32_t root)
 {
     for (uint32_t r = 0; r < RANKS; r++) {
         const struct person *p = &w.people[r];
         const int32_t *got = p->out_window ? p->got : out_memory(p);
 
-        assert_int_equal(p->error.code, 0);
-        for (uint32_t i = 0; i < COUNT && takes_part(kind, r, root, true); i++)
-            assert_int_equal(got[i], kind == COLLECTIVE_BROADCAST ? w.people[root].given[i]
-                                                                  : (int32_t)(6 * (i + 1)));
+        if (p->error.code)
+            fail_msg("%s, budget %lld: %s", collective_get(kind)->name, (long long)w.budget,
+                     p->error.text);
+        for (uint32_t k = 0; k < p->out_blocks * COUNT && takes_part(kind, r, root, true); k++)
+            assert_int_equal(got[k], right(kind, root, r, k / COUNT, k % COUNT));
+    }
+}
+
+static void try_mixture(enum collective_id kind, uint32_t root, uint64_t *seed)
+{
+    mix(kind, root, seed);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        struct post p = call(r, kind, root);
+
+        post(r, &p);
+    }
+    go_on(1 + unit_random(seed) % 40);
+    expect_mixed(kind, root);
+}
+
+static const enum collective_id kinds[] = {
+    COLLECTIVE_ALL_REDUCE, COLLECTIVE_REDUCE,         COLLECTIVE_BROADCAST, COLLECTIVE_ALL_GATHER,
+    COLLECTIVE_GATHER,     COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCATTER,
+};
+
+static void try_mixtures(uint64_t seed)
+{
+    static const uint64_t budgets[] = { BUDGET_NONE,    RANKS * 4 * 7 + 11, RANKS * 4,
+                                        RANKS * 4 * 33, RANKS * 4 * 100,    RANKS * 4 * 1000 };
+
+    for (unsigned round = 0; round < 200 * ARRAY_SIZE(kinds); round++) {
+        flaky_configure(w.device, &(struct flaky_config){ .seed = round + 1,
+                                                          .busy_percent = round % 4 * 20,
+                                                          .inline_percent = round % 5 * 25 });
+        w.budget = budgets[unit_random(&seed) % ARRAY_SIZE(budgets)];
+        try_mixture(kinds[round % ARRAY_SIZE(kinds)], (uint32_t)(unit_random(&seed) % RANKS),
+                    &seed);
     }
 }
 
 TEST(windows_of_any_kind_mix_and_the_bits_are_right)
 {
-    static const enum collective_id kinds[] = { COLLECTIVE_ALL_REDUCE, COLLECTIVE_REDUCE,
-                                                COLLECTIVE_BROADCAST };
-    uint64_t seed = 11;
+    try_mixtures(11);
+}
 
-    for (unsigned round = 0; round < 600; round++) {
-        const enum collective_id kind = kinds[round % 3];
-        const uint32_t root = (uint32_t)(unit_random(&seed) % RANKS);
-
-        flaky_configure(w.device, &(struct flaky_config){ .seed = round + 1,
-                                                          .busy_percent = round % 4 * 20,
-                                                          .inline_percent = round % 5 * 25 });
-        mix(kind, root, &seed);
-        for (uint32_t r = 0; r < RANKS; r++) {
-            struct post p = call(r, kind, root);
-
-            post(r, &p);
-        }
-        go_on(1 + unit_random(&seed) % 40);
-        expect_mixed(kind, root);
-    }
+/* A chunk is as long as the budget says, and who copies is not told of each where they are short.
+ */
+TEST(with_a_budget_its_chunks_pass)
+{
+    w.budget = RANKS * 5 * sizeof(int32_t);
+    set_all(40, 40, true);
+    run_all(COLLECTIVE_ALL_REDUCE);
+    for (uint32_t r = 0; r < RANKS; r++)
+        bring(&w.people[r], 40, true);
+    staged(0, 40, 0);
+    staged(1, 14, 0);
+    staged(2, 40, 0);
+    step();
+    assert_int_equal(flaky_taken(w.device), 2);
+    assert_int_equal(w.people[0].done, 10);
+    staged(1, 15, 0);
+    step();
+    assert_int_equal(flaky_taken(w.device), 3);
+    assert_int_equal(w.people[0].done, 10);
+    staged(1, 40, 0);
+    step();
+    assert_int_equal(flaky_taken(w.device), 8);
+    assert_true(w.people[0].done >= 40);
+    go_on(11);
+    expect_all_sums();
 }
 
 /* ---- lies */
@@ -531,32 +624,68 @@ static void expect_rejected(const struct post *odd, enum error_code code, const 
     assert_int_equal(flaky_taken(w.device), 0);
 }
 
-TEST(windows_are_for_three_collectives_without_a_budget)
+TEST(exchanges_and_what_is_persistent_take_no_windows)
 {
-    static const char takes[] = "in all_reduce, reduce and broadcast without a budget only";
-    static const enum collective_id others[] = { COLLECTIVE_ALL_GATHER, COLLECTIVE_GATHER,
-                                                 COLLECTIVE_ALL_TO_ALL };
     struct post p;
 
     set_windows(0, WINDOW, 0, false);
-    for (size_t i = 0; i < ARRAY_SIZE(others); i++) {
-        p = call(0, others[i], 0);
-        p.d.shape.axes[0] = COUNT - COUNT % RANKS;
-        post(0, &p);
-        assert_int_equal(w.people[0].answers, 0);
-        run(1, others[i]);
-        run(2, others[i]);
-        assert_int_equal(w.people[1].error.code, ERROR_INVALID_ARGUMENT);
-    }
-    p = call(0, COLLECTIVE_ALL_REDUCE, 0);
-    p.d.budget = 1 << 20;
-    expect_rejected(&p, ERROR_INVALID_ARGUMENT, takes);
+    p = call(0, COLLECTIVE_ALL_TO_ALL, 0);
+    p.d.shape.axes[0] = COUNT - COUNT % RANKS;
+    post(0, &p);
+    assert_int_equal(w.people[0].answers, 0);
+    run(1, COLLECTIVE_ALL_TO_ALL);
+    run(2, COLLECTIVE_ALL_TO_ALL);
+    assert_int_equal(w.people[1].error.code, ERROR_INVALID_ARGUMENT);
     p = call(0, COLLECTIVE_ALL_REDUCE, 0);
     p.persistent = true;
-    expect_rejected(&p, ERROR_INVALID_ARGUMENT, takes);
+    expect_rejected(&p, ERROR_INVALID_ARGUMENT, "but takes none");
+}
+
+TEST(windows_are_powers_of_two_or_of_whole_chunks)
+{
+    static const char power[] = "takes one of a power of two, at least 4, without a budget";
+    struct post p;
+
+    set_windows(0, WINDOW, 0, false);
     p = call(0, COLLECTIVE_ALL_REDUCE, 0);
     p.in.window = 2;
     expect_rejected(&p, ERROR_INVALID_ARGUMENT, "input has a window of 2 elements");
+    expect_failure(ERROR_INVALID_ARGUMENT, power);
+    p.in.window = 48;
+    expect_rejected(&p, ERROR_INVALID_ARGUMENT, power);
+    p.d.budget = RANKS * 5 * sizeof(int32_t);
+    expect_rejected(&p, ERROR_INVALID_ARGUMENT, "takes one of whole chunks with a budget");
+    p.d.budget = 2;
+    expect_rejected(&p, ERROR_BUDGET_TOO_SMALL, "the least that works is 12");
+    p.d.budget = BUDGET_NONE;
+    p.in.window = UINT64_MAX / 3;
+    expect_rejected(&p, ERROR_INVALID_ARGUMENT, power);
+}
+
+TEST(windows_of_blocks_are_shorter_than_these)
+{
+    struct post p;
+
+    set_windows(0, 128, 0, false);
+    p = call(0, COLLECTIVE_ALL_GATHER, 0);
+    expect_rejected(&p, ERROR_INVALID_ARGUMENT, "takes one that is shorter than a rank's block");
+    set_windows(0, 0, 64, false);
+    p = call(0, COLLECTIVE_ALL_GATHER, 0);
+    p.out.offset = BYTES - RANKS * 64 * sizeof(int32_t) + sizeof(int32_t);
+    expect_rejected(&p, ERROR_OUT_OF_RANGE, "output of 768 bytes");
+}
+
+/* Where they would lie if they had no windows is not where they lie. */
+TEST(what_would_be_in_place_without_windows_is_not)
+{
+    struct post p;
+
+    for (uint32_t r = 1; r < RANKS; r++)
+        set_windows(r, 0, 0, false);
+    set_windows(0, 16, 16, false);
+    p = call(0, COLLECTIVE_ALL_GATHER, 0);
+    p.out.offset = 0;
+    expect_rejected(&p, ERROR_OVERLAP, "rank 0 overlap");
 }
 
 TEST(pairs_take_no_windows)
@@ -735,7 +864,11 @@ int main(void)
         CASE(who_says_too_much_gets_what_lies_there_and_harms_nobody_else),
         CASE(what_nobody_waits_for_is_ignored),
         CASE(a_persistent_operation_has_no_windows_to_move),
-        CASE(windows_are_for_three_collectives_without_a_budget),
+        CASE(with_a_budget_its_chunks_pass),
+        CASE(exchanges_and_what_is_persistent_take_no_windows),
+        CASE(windows_are_powers_of_two_or_of_whole_chunks),
+        CASE(windows_of_blocks_are_shorter_than_these),
+        CASE(what_would_be_in_place_without_windows_is_not),
         CASE(pairs_take_no_windows),
         CASE(a_window_lies_in_its_region),
         CASE(in_place_is_of_one_window),
