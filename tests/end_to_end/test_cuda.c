@@ -306,13 +306,13 @@ static void try_overlap(const struct slab_maker *maker)
 
     open_world(&w, 1);
     maker->make(&first, &w, 0, 3 * BYTES);
-    registered(&second, &w, 0, (uintptr_t)first.bytes + BYTES / 2, 2 * BYTES, false);
+    registered(&second, &w, 0, first.away + BYTES / 2, 2 * BYTES, false);
     in = tensor_of(&first);
     out = tensor_of(&second);
     assert_int_equal(ruccl_all_reduce(w.comms[0], &in, &out, RUCCL_SUM), -RUCCL_OVERLAP);
     out.offset = BYTES / 2;
     assert_int_equal(ruccl_all_reduce(w.comms[0], &in, &out, RUCCL_SUM), 0);
-    ruccl_release(second.region);
+    end(&second);
     maker->end(&first);
     close_world(&w);
 }
