@@ -1,5 +1,6 @@
 """What tests across hosts stand on: hosts with a daemon each, and ranks as processes on them."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -318,7 +319,7 @@ class World:
     def start_ranks(self, placement, gpus=None):
         return [
             Rank(self.daemons[number], None if gpu == "-" else gpu)
-            for number, gpu in zip(placement, gpus or "-" * len(placement))
+            for number, gpu in zip(placement, gpus or itertools.repeat("-"))
         ]
 
     def group(self, placement, root=None, ranks=None, name="c", gpus=None, **join):
