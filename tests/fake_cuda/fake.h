@@ -212,6 +212,5 @@ CUresult twin_run(const struct twin *twin, CUcontext context, const struct cuda_
 
 /* faults.c: takes no other lock but fake_lock, which must not be held */
 CUresult fault_take(const char *name, bool *ret_sticky);
-bool fault_is_sticky(CUresult code);
 
 #endif

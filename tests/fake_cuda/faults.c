@@ -24,31 +24,6 @@ static struct timespec control_time;
 static off_t control_size = -1;
 static ino_t control_ino;
 
-bool fault_is_sticky(CUresult code)
-{
-    switch (code) {
-    case CUDA_ERROR_ECC_UNCORRECTABLE:
-    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
-    case CUDA_ERROR_CONTAINED:
-    case CUDA_ERROR_ILLEGAL_ADDRESS:
-    case CUDA_ERROR_LAUNCH_TIMEOUT:
-    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
-    case CUDA_ERROR_ASSERT:
-    case CUDA_ERROR_HARDWARE_STACK_ERROR:
-    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-    case CUDA_ERROR_MISALIGNED_ADDRESS:
-    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-    case CUDA_ERROR_INVALID_PC:
-    case CUDA_ERROR_LAUNCH_FAILED:
-    case CUDA_ERROR_TENSOR_MEMORY_LEAK:
-    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
-    case CUDA_ERROR_EXTERNAL_DEVICE:
-        return true;
-    default:
-        return false;
-    }
-}
-
 static void fault_free(struct fault *f)
 {
     list_remove(&f->link);
@@ -74,7 +49,7 @@ static void fault_add(const char *name, unsigned nth, CUresult code, bool sticky
     f->left = nth;
     f->every = nth == 0;
     f->code = code;
-    f->sticky = sticky || fault_is_sticky(code);
+    f->sticky = sticky || cuda_error_is_sticky(code);
     f->from_file = from_file;
     list_append(&faults, &f->link);
 }
