@@ -81,25 +81,16 @@ static int run_with_device(struct server_parts *parts, struct error *e)
     return r;
 }
 
-static const struct device_ops *find_row(const char *name)
-{
-    for (uint32_t i = 0; device_rows[i]; i++)
-        if (!strcmp(device_rows[i]->name, name))
-            return device_rows[i];
-    return NULL;
-}
-
 /* All GPUs are those that there are, which may be none, and then `why` says so; GPUs that are named
  * must be there. Return: 0, or -code worded in `why`. */
 static int open_gpus(struct server_parts *parts, struct error *why)
 {
     const char *gpus = parts->config->gpus;
-    const struct device_ops *row = find_row("cuda");
     int r;
 
-    if (!row || !*gpus || !strcmp(gpus, "none"))
+    if (!strcmp(gpus, "none"))
         return 0;
-    r = row->open(&(struct device_config){ .gpus = gpus }, &parts->gpus, why);
+    r = device_cuda.open(&(struct device_config){ .gpus = gpus }, &parts->gpus, why);
     if (r == 0 || strcmp(gpus, "all") != 0)
         return r;
     if (r != -ERROR_NOT_FOUND)
