@@ -256,9 +256,9 @@ void tcp_send_note(struct tcp_peer *p, const struct frame *name, enum frame_kind
                    uint64_t bytes);
 /* Tells the other end how much of its eager bytes is taken, once that is worth a frame. */
 void tcp_send_credit(struct tcp_peer *p);
-/* One that was offered: the other end wants it. */
-void tcp_send_asked(struct tcp_message *m);
-/* The other end wants it no longer, for now. What has left already is lost. */
+/* It need not wait any more: the other end wants it, or takes it unasked. */
+void tcp_send_leave(struct tcp_message *m);
+/* The other end wants it no longer, until it asks again. What has left already is lost. */
 void tcp_send_unasked(struct tcp_peer *p, const struct frame *name);
 /* A send that is cancelled while its bytes leave: nothing of its memory is read any more. */
 void tcp_send_forsake(struct tcp_message *m);

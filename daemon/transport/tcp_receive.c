@@ -269,7 +269,7 @@ static void read_ask(struct tcp_peer *p, const struct frame *f)
     if (!m)
         note_ask(p, f);
     else if (m->name.bytes == f->bytes)
-        tcp_send_asked(m);
+        tcp_send_leave(m);
     /* else what was offered tells the other end */
 }
 

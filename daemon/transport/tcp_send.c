@@ -52,17 +52,12 @@ static bool goes_eager(const struct tcp_peer *p, uint64_t bytes)
            p->sent - p->sent_taken + eager_charge(bytes) <= EAGER_WINDOW;
 }
 
-static void leave(struct tcp_message *m)
+void tcp_send_leave(struct tcp_message *m)
 {
     list_remove(&m->link);
     m->state = MESSAGE_LEAVING;
     list_append(&m->peer->leaving, &m->link);
     tcp_peer_activate(m->peer);
-}
-
-void tcp_send_asked(struct tcp_message *m)
-{
-    leave(m);
 }
 
 static void offer(struct tcp_message *m)
@@ -93,7 +88,7 @@ static void leave_or_offer(struct tcp_message *m)
         tcp_message_free_ask(ask);
     }
     if (fits)
-        leave(m);
+        tcp_send_leave(m);
     else
         offer(m);
 }
@@ -113,7 +108,7 @@ int tcp_send(struct channel *channel, struct transport_peer *peer, struct transf
     m->is_eager = goes_eager(p, t->bytes);
     if (m->is_eager) {
         p->sent += eager_charge(t->bytes);
-        leave(m);
+        tcp_send_leave(m);
     } else {
         leave_or_offer(m);
     }
