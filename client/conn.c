@@ -262,7 +262,8 @@ static int route_packet(struct ruccl_conn *c)
 {
     struct error e = { 0 };
     struct reply reply;
-    int r = codec_decode_reply(c->codec, c->packet->bytes, c->packet->len, &reply, &e);
+    int r = repeat_decode_reply(&c->answered, c->codec, c->packet->bytes, c->packet->len, &reply,
+                                &e);
 
     if (r < 0)
         conn_end(c, &e);
@@ -532,7 +533,7 @@ int conn_send(struct ruccl_conn *c, const struct request *q, int fd, struct erro
 
     if (c->end.code)
         return conn_check(c, e);
-    len = codec_encode_request(q, c->buffer);
+    len = repeat_encode_request(&c->asked, q, c->buffer);
     r = len < 0 ? len : send_bytes(c, (uint32_t)len, fd);
     if (r == 0)
         return 0;

@@ -18,7 +18,7 @@
 
 #include "client/rings.h"
 #include "client/ruccl.h"
-#include "proto/codec.h"
+#include "proto/repeat.h"
 #include "proto/packet.h"
 #include "shared/list.h"
 #include "shared/mem.h"
@@ -58,6 +58,8 @@ struct ruccl_conn {
     uint64_t last_serial;
     struct list pending[CONN_BUCKETS];
     struct codec *codec;
+    struct request_repeats asked;
+    struct reply_repeats answered;
     struct packet *packet;
     uint8_t *buffer;
 

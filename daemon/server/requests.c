@@ -245,7 +245,7 @@ void session_handle(struct session *s, struct packet *p)
     const struct request_row *row;
     struct request r;
 
-    if (codec_decode_request(s->service->codec, p->bytes, p->len, &r, &e) < 0) {
+    if (repeat_decode_request(&s->known, s->service->codec, p->bytes, p->len, &r, &e) < 0) {
         session_refuse(s, "%s", e.text);
         return;
     }

@@ -11,6 +11,7 @@
 #include "daemon/config.h"
 #include "daemon/server/quota.h"
 #include "proto/packet.h"
+#include "proto/repeat.h"
 
 struct service {
     uv_loop_t *loop;
@@ -26,6 +27,7 @@ struct service {
     uint64_t started_us;
 
     struct codec *codec;
+    struct reply_repeats replies;  /* that were sent to anybody */
     struct packet in;              /* the datagram being handled */
     struct packet taken;           /* the request being handled that came by a ring */
     uint8_t out[PACKET_BYTES_MAX]; /* the reply being sent */

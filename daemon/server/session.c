@@ -238,7 +238,7 @@ int session_reply(struct session *s, const struct reply *reply, int fd)
 
     if (s->state >= SESSION_DOOMED || s->hung_up)
         return 0;
-    len = codec_encode_reply(reply, out);
+    len = repeat_encode_reply(&s->service->replies, reply, out);
     if (len < 0)
         return len;
 

@@ -60,6 +60,8 @@ struct session {
     const char *why;       /* DOOMED: for the other members, "died" */
     struct error farewell; /* DOOMED: for the client; code ERROR_NONE: nothing to say */
 
+    struct request_repeats known; /* of its requests */
+
     struct list outgoing; /* struct outgoing */
     uint32_t noutgoing;
     size_t outgoing_bytes;

@@ -27,13 +27,13 @@ SPIN = ("--set", "spin=10ms")
 # What the daemon cannot finish at once it finishes in run_done().
 Stage = collections.namedtuple("Stage", "name header counted but")
 CLIENT_STAGES = (
-    Stage("client_encode", "encode", ["codec_encode_request"], []),
+    Stage("client_encode", "encode", ["repeat_encode_request"], []),
     Stage("client_post", "post", ["post_and_wait", "ruccl_start", "ruccl_work_wait"],
-          ["codec_encode_request", "work_finish"]),  # fmt: skip
+          ["repeat_encode_request", "work_finish"]),  # fmt: skip
     Stage("client_complete", "complete", ["route_packet"], []),
 )
 DAEMON_STAGES = (
-    Stage("daemon_decode", "decode", ["codec_decode_request"], []),
+    Stage("daemon_decode", "decode", ["repeat_decode_request"], []),
     Stage("daemon_run", "run", ["member_post", "member_start", "run_done"], ["session_completed"]),
     Stage("daemon_complete", "complete", ["session_completed"], []),
 )

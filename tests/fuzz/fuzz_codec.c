@@ -1,13 +1,14 @@
 /*
  * Any bytes, as a request and as a reply: what decodes must encode, decode again and still say the
- * same; what does not must be refused with a reason.
+ * same; what does not must be refused with a reason. And what is a repeat of them but for a byte
+ * must come to the same by the codec and by its memo.
  */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
-#include "proto/codec.h"
 #include "proto/packet.h"
+#include "proto/repeat.h"
 #include "tests/codec_samples.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
@@ -49,6 +50,53 @@ static void fuzz_request(struct codec *codec, const uint8_t *bytes, size_t len)
     free(again);
 }
 
+static char *text_of_request(int r, const struct request *request, const struct error *e)
+{
+    char *text = NULL;
+    size_t len;
+    FILE *f = open_memstream(&text, &len);
+
+    if (r == 0)
+        say_request(f, request);
+    else
+        fputs(e->text, f);
+    fclose(f);
+    return text;
+}
+
+static void compare_repeat(struct codec *codec, struct request_repeats *known, const uint8_t *bytes,
+                           size_t len)
+{
+    struct error e = { 0 }, e2 = { 0 };
+    struct request plain, repeated;
+    const int r = codec_decode_request(codec, bytes, len, &plain, &e);
+    char *text = text_of_request(r, &plain, &e), *again;
+
+    assert(repeat_decode_request(known, codec, bytes, len, &repeated, &e2) == r);
+    again = text_of_request(r, &repeated, &e2);
+    assert(strcmp(text, again) == 0);
+    free(text);
+    free(again);
+}
+
+static void fuzz_repeats(struct codec *codec, const uint8_t *bytes, size_t len)
+{
+    static struct request_repeats known;
+    static uint8_t changed[MEMO_BYTES];
+
+    if (len > sizeof(changed))
+        return;
+    known = (struct request_repeats){ 0 };
+    if (len)
+        memcpy(changed, bytes, len);
+    compare_repeat(codec, &known, changed, len);
+    for (size_t i = 0; i < MIN(len, 24); i++) {
+        changed[i]++;
+        compare_repeat(codec, &known, changed, len);
+        changed[i]--;
+    }
+}
+
 static void fuzz_reply(struct codec *codec, const uint8_t *bytes, size_t len)
 {
     char *said = NULL, *again = NULL;
@@ -87,5 +135,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         abort();
     fuzz_request(codec, bytes, len);
     fuzz_reply(codec, bytes, len);
+    fuzz_repeats(codec, bytes, len);
     return 0;
 }

@@ -1,0 +1,51 @@
+/*
+ * Memos: what is known of a message's bytes, so that one that differs in a few numbers alone need
+ * be neither taken apart nor put together anew. No I/O, no memory of its own.
+ *
+ * The message is a serial (field 1, a varint) and one body; in the body some fields vary. It is the
+ * one place that looks into the encoding itself (protobuf.dev/programming-guides/encoding): a field
+ * is a key, field << 3 | type, and a value; a varint has seven bits a byte, the lowest first, and
+ * the top bit set in all bytes but the last; a field that is zero is left out.
+ */
+#ifndef PROTO_MEMO_H
+#define PROTO_MEMO_H
+
+#include "shared/base.h"
+
+#define MEMO_BYTES      192u /* of the longest message that is worth it */
+#define MEMO_VARIED_MAX 5u
+
+/* A field that varies. */
+struct memo_field {
+    uint8_t number;
+    bool fixed; /* four bytes, little endian; else a varint */
+};
+
+struct memo_place {
+    uint8_t at;
+    uint8_t len; /* 0: it is left out */
+    bool fixed;
+};
+
+struct memo {
+    uint32_t len; /* 0: nothing is known */
+    uint32_t nvaried;
+    struct memo_place varied[MEMO_VARIED_MAX]; /* the serial and the body's, in their order */
+    uint8_t bytes[MEMO_BYTES];
+};
+
+/*
+ * Notes a well-formed message whose body is field `body`, and where its `nfields` fields `fields`
+ * are, in ascending order. Return: false, and nothing is known: it has another shape than that.
+ */
+bool memo_keep(struct memo *m, const uint8_t *bytes, size_t len, uint32_t body,
+               const struct memo_field *fields, uint32_t nfields);
+
+/* Whether a message is the one known but for what varies; ret_values: of the serial, then fields.
+ */
+bool memo_matches(const struct memo *m, const uint8_t *bytes, size_t len, uint64_t *ret_values);
+
+/* Writes the message known with other values, if those are as long. Return: its length, or 0. */
+uint32_t memo_write(const struct memo *m, const uint64_t *values, uint8_t *ret_bytes);
+
+#endif
