@@ -188,6 +188,11 @@ bool engine_wants_turn(const struct engine *e)
            (e->transport && e->transport->ops->wants_turn(e->transport));
 }
 
+bool engine_is_busy(const struct engine *e)
+{
+    return e->nruns > 0 || engine_wants_turn(e);
+}
+
 bool engine_works(const struct engine *e)
 {
     return e->works;

@@ -58,6 +58,9 @@ int engine_poll(struct engine *engine);
  * of engine_poll(), when a peer or a run goes. */
 bool engine_wants_turn(const struct engine *engine);
 
+/* Whether anything is submitted that has not ended, or wants a turn. */
+bool engine_is_busy(const struct engine *engine);
+
 /* Whether the last run that was submitted was too much to be done at once. */
 bool engine_works(const struct engine *engine);
 

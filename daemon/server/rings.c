@@ -12,7 +12,6 @@
 #include "daemon/device/fault.h"
 
 #define TAKES_PER_TURN 64u  /* requests of one session before the others have their turn */
-#define LOOKS_PER_TURN 16u  /* at every ring, before the sockets have theirs */
 #define CROWDED_US     200u /* that others had the CPU when we gave it away */
 
 /* The client's memory may fail under us. Return: false, and the session is over, if it has. */
@@ -182,19 +181,16 @@ static void sessions_yield(struct service *service, uint64_t now)
         session_fall_asleep(s);
 }
 
-bool sessions_look(struct service *service, bool once)
+bool sessions_look(struct service *service)
 {
+    const uint64_t now = service_now();
     struct session *s, *tmp;
+    bool found = false;
 
-    for (unsigned i = 0; i < (once ? 1 : LOOKS_PER_TURN) && !list_empty(&service->awake); i++) {
-        uint64_t now = service_now();
-        bool found = false;
-
-        list_for_each_safe(s, tmp, &service->awake, awake_link)
-            found |= session_look(s, now);
-        if (!found)
-            sessions_yield(service, now);
-    }
+    list_for_each_safe(s, tmp, &service->awake, awake_link)
+        found |= session_look(s, now);
+    if (!found && !list_empty(&service->awake))
+        sessions_yield(service, now);
     return !list_empty(&service->awake);
 }
 

@@ -19,6 +19,7 @@
 #include "daemon/server/session.h"
 #include "proto/codec.h"
 
+#define LOOKS_PER_TURN    16u /* at the rings, before the sockets have their turn */
 #define ACCEPTS_PER_EVENT 16u
 #define ACCEPT_PAUSE_US   1000000u /* without room for another descriptor */
 #define CLOSE_TIMEOUT_US  5000000u /* for what still moves when every communicator has failed */
@@ -170,13 +171,27 @@ static void server_go_first(struct server *s, bool first)
     setpriority(PRIO_PROCESS, 0, nice); /* not everybody may, and it is about speed alone */
 }
 
+/* Whether anything is awaited that does not come by a ring. */
+static bool server_awaits(const struct server *s)
+{
+    return engine_is_busy(s->parts->engine) || (s->service.links && links_expect(s->service.links));
+}
+
+/* A system call costs more than many looks. Return: whether the loop must not sleep. */
+static bool server_look(struct server *s)
+{
+    bool awake = sessions_look(&s->service);
+
+    for (unsigned i = 1; awake && !server_awaits(s) && i < LOOKS_PER_TURN; i++)
+        awake = sessions_look(&s->service);
+    return awake;
+}
+
 static void on_turn(uv_prepare_t *handle)
 {
     struct server *s = handle->data;
     struct engine *engine = s->parts->engine;
-    const bool elsewhere =
-        engine_wants_turn(engine) || (s->service.links && links_expect(s->service.links));
-    bool busy = sessions_look(&s->service, elsewhere);
+    bool busy = server_look(s);
     uint64_t now = service_now(), due;
 
     server_go_first(s, engine_works(engine));
