@@ -1,8 +1,9 @@
 /*
  * A session's rings: requests and replies without the socket. A session is awake, its ring looked
- * at every turn of the loop, from its bell until nothing has come for a while; then its ring is
- * armed, and the client rings again. Who rings wakes those that its operation waits for, too, so
- * that one bell does for a communicator. While anybody is awake, the loop does not sleep.
+ * at every turn of the loop, from its bell or an answer until nothing has come for a while; then
+ * its ring is armed, and the client rings again. Who rings wakes those that its operation waits
+ * for, too, so that one bell does for a communicator. While anybody is awake, the loop does not
+ * sleep.
  */
 #include "daemon/server/session_private.h"
 
@@ -181,7 +182,12 @@ static void sessions_yield(struct service *service, uint64_t now)
         session_fall_asleep(s);
 }
 
-bool sessions_look(struct service *service)
+bool sessions_are_awake(const struct service *service)
+{
+    return !list_empty(&service->awake);
+}
+
+void sessions_look(struct service *service)
 {
     const uint64_t now = service_now();
     struct session *s, *tmp;
@@ -189,9 +195,8 @@ bool sessions_look(struct service *service)
 
     list_for_each_safe(s, tmp, &service->awake, awake_link)
         found |= session_look(s, now);
-    if (!found && !list_empty(&service->awake))
+    if (!found && sessions_are_awake(service))
         sessions_yield(service, now);
-    return !list_empty(&service->awake);
 }
 
 /* ---- replies */
@@ -221,5 +226,7 @@ bool session_put_reply(struct session *s, const void *bytes, uint32_t len)
     fault_leave(before);
     if (asleep)
         session_ring(s);
+    if (put)
+        session_wake(s); /* who is answered soon asks again */
     return put;
 }

@@ -141,9 +141,9 @@ static void server_resume_accept(struct server *s)
 }
 
 /* Waits until `due` at most; not at all while somebody has more to do. */
-static void server_arm(struct server *s, bool busy, uint64_t due, uint64_t now)
+static void server_arm(struct server *s, uint64_t due, uint64_t now)
 {
-    if (busy || engine_wants_turn(s->parts->engine))
+    if (sessions_are_awake(&s->service) || engine_wants_turn(s->parts->engine))
         uv_idle_start(&s->busy, on_busy);
     else
         uv_idle_stop(&s->busy);
@@ -177,23 +177,24 @@ static bool server_awaits(const struct server *s)
     return engine_is_busy(s->parts->engine) || (s->service.links && links_expect(s->service.links));
 }
 
-/* A system call costs more than many looks. Return: whether the loop must not sleep. */
-static bool server_look(struct server *s)
+/* A system call costs more than many looks. */
+static void server_look(struct server *s)
 {
-    bool awake = sessions_look(&s->service);
+    unsigned n = 0;
 
-    for (unsigned i = 1; awake && !server_awaits(s) && i < LOOKS_PER_TURN; i++)
-        awake = sessions_look(&s->service);
-    return awake;
+    do
+        sessions_look(&s->service);
+    while (++n < LOOKS_PER_TURN && sessions_are_awake(&s->service) && !server_awaits(s));
 }
 
 static void on_turn(uv_prepare_t *handle)
 {
     struct server *s = handle->data;
     struct engine *engine = s->parts->engine;
-    bool busy = server_look(s);
-    uint64_t now = service_now(), due;
+    uint64_t now, due;
 
+    server_look(s);
+    now = service_now();
     server_go_first(s, engine_works(engine));
     if (engine_wants_turn(engine))
         engine_poll(engine);
@@ -214,7 +215,7 @@ static void on_turn(uv_prepare_t *handle)
         due = MIN(due, links_deadline(s->service.links));
     if (s->accept_pause)
         due = MIN(due, s->accept_pause);
-    server_arm(s, busy, due, now);
+    server_arm(s, due, now);
 }
 
 static void on_engine(uv_poll_t *handle, int status, int events)

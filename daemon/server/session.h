@@ -19,9 +19,11 @@ void session_open(struct service *service, int socket);
 /* Ends what is doomed or overdue. Return: when the next session is overdue; TIME_NEVER if none. */
 uint64_t sessions_turn(struct service *service, uint64_t now);
 
-/* Looks once for requests in the rings of those who sent some lately, and lets others run where it
- * finds none. Return: whether there are such sessions: the loop must look again and not sleep. */
-bool sessions_look(struct service *service);
+/* Looks once for requests in the rings of those who sent some, or were answered, lately, and lets
+ * others run where it finds none. */
+void sessions_look(struct service *service);
+/* Whether there are such sessions: the loop must look again and not sleep. */
+bool sessions_are_awake(const struct service *service);
 
 /* Lets go of the memory of closed regions that no operation holds any more. */
 void service_sweep_regions(struct service *service);
