@@ -10,6 +10,8 @@
 
 #define MISSES_MAX   16u
 #define HALVINGS_MAX 4u
+#define TRIAL_NS     (1 << 21) /* out of every ... */
+#define TRIALS_NS    (1 << 24)
 #define PATIENCE     4u /* yields that did not let the daemon run: only sleep does */
 
 static int rings_share(struct ruccl_conn *c, int memfd, int64_t deadline, struct error *e)
@@ -56,20 +58,28 @@ void rings_close(struct rings *r)
     r->memory = NULL;
 }
 
-/* Where answers are slower than a look, as with many more ranks than CPUs, with large tensors or other
- * nodes, looking takes from those who work: half as long after each in vain, then only now and
- * again. */
-static int64_t time_to_look(const struct rings *r)
+/* Alone one of many would learn nothing, since those that sleep slow it down: so there are times to
+ * try again that all processes of a machine have in common. */
+static bool is_trial(int64_t now)
 {
-    if (r->misses < MISSES_MAX)
-        return r->spin_ns >> MIN(r->misses, HALVINGS_MAX);
-    return r->misses % MISSES_MAX == 0 ? r->spin_ns : 0;
+    return now % TRIALS_NS < TRIAL_NS;
+}
+
+/* Where answers are slower than a look, as with many more ranks than CPUs, with large tensors or
+ * other nodes, looking takes from those who work: half as long after each in vain, then only now
+ * and again. */
+static int64_t time_to_look(const struct rings *r, int64_t now)
+{
+    if (is_trial(now))
+        return r->spin_ns;
+    return r->misses < MISSES_MAX ? r->spin_ns >> MIN(r->misses, HALVINGS_MAX) : 0;
 }
 
 static bool look(struct rings *r, int64_t deadline)
 {
-    const int64_t ns = time_to_look(r);
-    const int64_t until = MIN(conn_now() + ns, deadline);
+    const int64_t now = conn_now();
+    const int64_t ns = time_to_look(r, now);
+    const int64_t until = MIN(now + ns, deadline);
     struct ring_watch daemon = { 0 };
 
     if (ns == 0)
