@@ -7,12 +7,15 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "daemon/transport/channels.h"
+
 /* What one poll moves at the most. */
 #define POLL_MOVES 256u
 
 struct local {
     struct transport base;
-    struct list peers, channels;
+    struct list peers;
+    struct channel_table channels;
     struct list ended; /* struct transfer, whose end is known: done() has to be told */
     int event_fd;
     bool signalled;
@@ -30,12 +33,6 @@ struct local_peer {
     void *owner;
     struct list link;   // local::peers
     struct list global; // peers
-};
-
-struct local_channel {
-    struct channel base;
-    struct list link; // local::channels
-    uint64_t forgotten;
 };
 
 /* A message between leaving and coming. */
@@ -92,12 +89,7 @@ static struct transfer *find_transfer(const struct list *l, const uint8_t *key,
 /* Whether a message may ever be received. */
 static bool is_wanted(const struct local *l, const struct transfer *t)
 {
-    const struct local_channel *c;
-
-    list_for_each(c, &l->channels, link)
-        if (memcmp(c->base.key, t->channel->key, TRANSPORT_KEY_BYTES) == 0)
-            return t->name.sequence > c->forgotten;
-    return false;
+    return channels_find_wanted(&l->channels, t->channel->key, t->name.sequence) != NULL;
 }
 
 /* Whether a message may leave: it is small, awaited, or nobody will ever await it. */
@@ -538,20 +530,12 @@ static void local_peer_watch(struct transport_peer *peer, void (*failed)(void *o
 static int local_channel_open(struct transport *t, const uint8_t key[TRANSPORT_KEY_BYTES],
                               struct channel **ret)
 {
-    struct local_channel *c = calloc(1, sizeof(*c));
-
-    if (!c)
-        return -ENOMEM;
-    c->base.transport = t;
-    memcpy(c->base.key, key, TRANSPORT_KEY_BYTES);
-    list_append(&local_of(t)->channels, &c->link);
-    *ret = &c->base;
-    return 0;
+    return channels_open(&local_of(t)->channels, t, key, ret);
 }
 
 static void local_channel_forget(struct channel *channel, uint64_t sequence)
 {
-    struct local_channel *c = container_of(channel, struct local_channel, base);
+    struct channel_entry *c = channel_entry(channel);
     struct local_peer *p;
 
     c->forgotten = MAX(c->forgotten, sequence);
@@ -568,11 +552,8 @@ static void local_channel_forget(struct channel *channel, uint64_t sequence)
 
 static void local_channel_close(struct channel *channel)
 {
-    struct local_channel *c = container_of(channel, struct local_channel, base);
-
-    list_remove(&c->link);
     local_channel_forget(channel, UINT64_MAX);
-    free(c);
+    channels_close(channel_entry(channel));
 }
 
 /* ---- the transport */
@@ -587,7 +568,7 @@ static int local_open(const struct transport_config *config, struct transport **
         return error_set_errno(e, ENOMEM, "opening the local transport");
     l->base.ops = &transport_local;
     list_init(&l->peers);
-    list_init(&l->channels);
+    channels_init(&l->channels);
     list_init(&l->ended);
     l->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (l->event_fd < 0) {
@@ -604,7 +585,8 @@ static void local_close(struct transport *t)
 {
     struct local *l = local_of(t);
 
-    assert(list_empty(&l->peers) && list_empty(&l->channels) && list_empty(&l->ended));
+    assert(list_empty(&l->peers) && list_empty(&l->ended));
+    channels_fini(&l->channels);
     close(l->event_fd);
     free(l);
 }

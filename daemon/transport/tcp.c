@@ -17,6 +17,7 @@
 
 static void transport_free(struct tcp_transport *t)
 {
+    channels_fini(&t->channels);
     tcp_stop_listening(t);
     if (t->epoll >= 0)
         close(t->epoll);
@@ -59,8 +60,7 @@ static int open_transport(const struct transport_config *config, struct transpor
     list_init(&t->peers);
     list_init(&t->active);
     list_init(&t->strangers);
-    for (size_t i = 0; i < CHANNEL_BUCKETS; i++)
-        list_init(&t->channels[i]);
+    channels_init(&t->channels);
     t->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (t->epoll < 0)
         r = error_set_errno(e, errno, "making an epoll descriptor");

@@ -14,10 +14,9 @@
 
 #include <sys/socket.h>
 
-#include "daemon/transport/transport.h"
+#include "daemon/transport/channels.h"
 
 #define TOKEN_BYTES     16u
-#define CHANNEL_BUCKETS 64u
 #define MESSAGE_BUCKETS 256u
 #define STRANGERS_MAX   32u
 
@@ -65,10 +64,10 @@ enum message_state {
 /* A transfer as this row sees it, or what has come before there was one. */
 struct tcp_message {
     struct list link;       // tcp_peer::known, leaving or finished, by state
-    struct list of_channel; // tcp_channel::arrived; MESSAGE_ASKED: tcp_peer::asks
+    struct list of_channel; // channel_entry::arrived; MESSAGE_ASKED: tcp_peer::asks
     struct tcp_peer *peer;
-    struct tcp_channel *channel; /* NULL: MESSAGE_ASKED, whose channel need not be open */
-    struct transfer *transfer;   /* NULL: ARRIVED and ASKED */
+    struct channel_entry *channel; /* NULL: MESSAGE_ASKED, whose channel need not be open */
+    struct transfer *transfer;     /* NULL: ARRIVED and ASKED */
     enum message_state state;
     struct frame name; /* kind 0 */
     uint64_t moved;    /* bytes written or read so far */
@@ -97,15 +96,8 @@ struct tcp_transport {
     struct list active;              // tcp_peer::active: whose turn is due
     struct list strangers;           // stranger::link, oldest first
     unsigned nstrangers;
-    struct list channels[CHANNEL_BUCKETS]; // tcp_channel::link
+    struct channel_table channels;
     char settings[64], description[128];
-};
-
-struct tcp_channel {
-    struct channel base;
-    struct list link;    // tcp_transport::channels
-    struct list arrived; // tcp_message::of_channel
-    uint64_t forgotten;  /* sequences up to this one concern nobody */
 };
 
 /* Where the bytes behind the frame that was read last go. */
@@ -171,11 +163,6 @@ static inline struct tcp_peer *tcp_peer(const struct transport_peer *p)
     return container_of((struct transport_peer *)p, struct tcp_peer, base);
 }
 
-static inline struct tcp_channel *tcp_channel(struct channel *c)
-{
-    return container_of(c, struct tcp_channel, base);
-}
-
 /* What an eager message takes of the window; both ends count alike. */
 static inline uint64_t eager_charge(uint64_t bytes)
 {
@@ -205,7 +192,7 @@ void tcp_peer_watch(struct tcp_peer *p, bool wants_out);
 /* tcp_message.c */
 
 /* In no list. NULL: no memory. */
-struct tcp_message *tcp_message_new(struct tcp_peer *p, struct tcp_channel *c,
+struct tcp_message *tcp_message_new(struct tcp_peer *p, struct channel_entry *c,
                                     const struct frame *name, enum message_state state);
 void tcp_message_free(struct tcp_message *m);
 /* That of a transfer, which then says where it is. */
@@ -225,7 +212,6 @@ void tcp_message_finish_due(struct tcp_peer *p);
 /* The parts of its transfer from byte `moved` on, at most `room` of them and `bytes` bytes. Returns
  * how many. */
 int tcp_message_parts(const struct tcp_message *m, uint64_t bytes, struct iovec *ret, int room);
-struct tcp_channel *tcp_channel_find(struct tcp_transport *t, const uint8_t *key);
 
 int tcp_channel_open(struct transport *t, const uint8_t key[TRANSPORT_KEY_BYTES],
                      struct channel **ret);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct tcp_message *tcp_message_new(struct tcp_peer *p, struct tcp_channel *c,
+struct tcp_message *tcp_message_new(struct tcp_peer *p, struct channel_entry *c,
                                     const struct frame *name, enum message_state state)
 {
     struct tcp_message *m = calloc(1, sizeof(*m));
@@ -39,7 +39,7 @@ struct tcp_message *tcp_message_of(struct channel *c, struct transport_peer *p, 
     struct tcp_message *m;
 
     memcpy(name.key, c->key, TRANSPORT_KEY_BYTES);
-    m = tcp_message_new(tcp_peer(p), tcp_channel(c), &name, state);
+    m = tcp_message_new(tcp_peer(p), channel_entry(c), &name, state);
     if (!m)
         return NULL;
     t->channel = c;
@@ -165,34 +165,10 @@ void tcp_cancel(struct transfer *t)
 
 /* ---- channels */
 
-static struct list *channel_bucket(struct tcp_transport *t, const uint8_t *key)
-{
-    return &t->channels[key[0] % CHANNEL_BUCKETS];
-}
-
-struct tcp_channel *tcp_channel_find(struct tcp_transport *t, const uint8_t *key)
-{
-    struct tcp_channel *c;
-
-    list_for_each(c, channel_bucket(t, key), link)
-        if (!memcmp(c->base.key, key, TRANSPORT_KEY_BYTES))
-            return c;
-    return NULL;
-}
-
 int tcp_channel_open(struct transport *t, const uint8_t key[TRANSPORT_KEY_BYTES],
                      struct channel **ret)
 {
-    struct tcp_channel *c = calloc(1, sizeof(*c));
-
-    if (!c)
-        return -ENOMEM;
-    c->base.transport = t;
-    memcpy(c->base.key, key, TRANSPORT_KEY_BYTES);
-    list_init(&c->arrived);
-    list_append(channel_bucket(tcp_transport(t), key), &c->link);
-    *ret = &c->base;
-    return 0;
+    return channels_open(&tcp_transport(t)->channels, t, key, ret);
 }
 
 /* What has been asked for, and will never be sent any more. */
@@ -207,7 +183,7 @@ static void forget_asks(struct tcp_peer *p, const uint8_t *key, uint64_t sequenc
 
 void tcp_channel_forget(struct channel *channel, uint64_t sequence)
 {
-    struct tcp_channel *c = tcp_channel(channel);
+    struct channel_entry *c = channel_entry(channel);
     struct tcp_message *m, *tmp;
     struct tcp_peer *p;
 
@@ -221,9 +197,6 @@ void tcp_channel_forget(struct channel *channel, uint64_t sequence)
 
 void tcp_channel_close(struct channel *channel)
 {
-    struct tcp_channel *c = tcp_channel(channel);
-
     tcp_channel_forget(channel, UINT64_MAX);
-    list_remove(&c->link);
-    free(c);
+    channels_close(channel_entry(channel));
 }

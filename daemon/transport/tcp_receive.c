@@ -44,14 +44,12 @@ void tcp_arrival_drop(struct tcp_message *m)
 }
 
 /* Where a message is wanted that has come; NULL: nobody will ask for it. */
-static struct tcp_channel *channel_of(struct tcp_peer *p, const struct frame *f)
+static struct channel_entry *channel_of(struct tcp_peer *p, const struct frame *f)
 {
-    struct tcp_channel *c = tcp_channel_find(tcp_transport(p->base.transport), f->key);
-
-    return c && f->sequence > c->forgotten ? c : NULL;
+    return channels_find_wanted(&tcp_transport(p->base.transport)->channels, f->key, f->sequence);
 }
 
-static void keep(struct tcp_message *m, struct tcp_channel *c)
+static void keep(struct tcp_message *m, struct channel_entry *c)
 {
     m->channel = c;
     list_append(&c->arrived, &m->of_channel);
@@ -128,7 +126,7 @@ void tcp_receive_forsake(struct tcp_message *m)
 /* Its bytes are here. Somebody may have asked for it meanwhile, or may never do any more. */
 static void arrived(struct tcp_peer *p, struct tcp_message *m)
 {
-    struct tcp_channel *c = channel_of(p, &m->name);
+    struct channel_entry *c = channel_of(p, &m->name);
     struct tcp_message *wanted = c ? tcp_message_find(p, &m->name, MESSAGE_POSTED) : NULL;
 
     if (c && !wanted) {
@@ -168,7 +166,7 @@ static bool expect_arrival(struct tcp_peer *p, const struct frame *f)
 
 static void read_data(struct tcp_peer *p, const struct frame *f)
 {
-    struct tcp_channel *c = channel_of(p, f);
+    struct channel_entry *c = channel_of(p, f);
     struct tcp_message *m = c ? tcp_message_find(p, f, MESSAGE_POSTED) : NULL;
 
     if (f->bytes > EAGER_BYTES_MAX) {
@@ -212,7 +210,7 @@ static void read_part(struct tcp_peer *p, const struct frame *f)
 
 static void read_offer(struct tcp_peer *p, const struct frame *f)
 {
-    struct tcp_channel *c = channel_of(p, f);
+    struct channel_entry *c = channel_of(p, f);
     struct tcp_message *m = c ? tcp_message_find(p, f, MESSAGE_POSTED) : NULL;
 
     if (m && m->name.bytes == f->bytes) {
@@ -247,7 +245,8 @@ static void read_withdrawal(struct tcp_peer *p, const struct frame *f)
 
 static void note_ask(struct tcp_peer *p, const struct frame *f)
 {
-    const struct tcp_channel *c = tcp_channel_find(tcp_transport(p->base.transport), f->key);
+    const struct channel_entry *c =
+        channels_find(&tcp_transport(p->base.transport)->channels, f->key);
     struct tcp_message *m;
 
     if (c && f->sequence <= c->forgotten)

@@ -180,6 +180,7 @@ static int configure(struct ucx_transport *u, const struct transport_config *con
 
 static struct transport *transport_free(struct ucx_transport *u)
 {
+    channels_fini(&u->channels);
     if (u->context)
         ucp_cleanup(u->context);
     if (u->epoll >= 0)
@@ -198,8 +199,7 @@ static int open_transport(const struct transport_config *config, struct transpor
         return error_set_errno(e, ENOMEM, "making a transport");
     u->base.ops = &transport_ucx;
     list_init(&u->active);
-    for (size_t i = 0; i < CHANNEL_BUCKETS; i++)
-        list_init(&u->channels[i]);
+    channels_init(&u->channels);
     u->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (u->epoll < 0)
         r = error_set_errno(e, errno, "making an epoll descriptor");

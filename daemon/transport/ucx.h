@@ -11,9 +11,8 @@
 
 #include <ucp/api/ucp.h>
 
-#include "daemon/transport/transport.h"
+#include "daemon/transport/channels.h"
 
-#define CHANNEL_BUCKETS 64u
 #define MESSAGE_BUCKETS 256u
 
 #define EAGER_BYTES_MAX (32u << 10) /* of one message; at 64K rendezvous costs less */
@@ -25,18 +24,11 @@ struct ucx_transport {
     ucp_context_h context;
     int epoll;          /* of every connected peer's worker */
     struct list active; // ucx_peer::active: to be progressed before anybody sleeps
-    struct list channels[CHANNEL_BUCKETS]; // ucx_channel::link
+    struct channel_table channels;
     char settings[64], description[128];
     bool gpus;         /* UCX knows memory of GPUs */
     int family;        /* of the addresses that its ports open at */
     uint16_t ports[2]; /* first and last; 0: any */
-};
-
-struct ucx_channel {
-    struct channel base;
-    struct list link;    // ucx_transport::channels
-    struct list arrived; // message::of_channel
-    uint64_t forgotten;  /* sequences up to this one concern nobody */
 };
 
 /* A worker of its own for each: UCX does not survive two endpoints between the same two. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct message *message_new(struct ucx_peer *p, struct ucx_channel *c)
+struct message *message_new(struct ucx_peer *p, struct channel_entry *c)
 {
     struct message *m = calloc(1, sizeof(*m));
 
@@ -27,7 +27,7 @@ void message_unref(struct message *m)
 struct message *message_of(struct channel *c, struct transport_peer *p, struct transfer *t,
                            bool outgoing)
 {
-    struct message *m = message_new(ucx_peer(p), ucx_channel(c));
+    struct message *m = message_new(ucx_peer(p), channel_entry(c));
 
     if (!m)
         return NULL;

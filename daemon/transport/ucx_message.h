@@ -31,7 +31,7 @@ enum message_state {
 /* A transfer as this row sees it, or what has come before there was one. */
 struct message {
     struct list link;       // ucx_peer::posted, arrived, running or finished
-    struct list of_channel; // ucx_channel::arrived
+    struct list of_channel; // channel_entry::arrived
     struct ucx_peer *peer;
     struct transfer *transfer; /* NULL: arrived, and nobody has asked */
     enum message_state state;
@@ -41,7 +41,7 @@ struct message {
     bool is_rendezvous; /* arrived */
     void *data;         /* arrived: our copy, or UCX's descriptor of a rendezvous */
     uint64_t bytes;
-    struct ucx_channel *channel;
+    struct channel_entry *channel;
     struct wire_header header;
 };
 
@@ -51,13 +51,8 @@ static inline uint64_t eager_charge(uint64_t bytes)
     return bytes + EAGER_OVERHEAD;
 }
 
-static inline struct ucx_channel *ucx_channel(struct channel *c)
-{
-    return container_of(c, struct ucx_channel, base);
-}
-
 /* Held once. NULL: no memory. */
-struct message *message_new(struct ucx_peer *p, struct ucx_channel *c);
+struct message *message_new(struct ucx_peer *p, struct channel_entry *c);
 void message_unref(struct message *m);
 /* The message of a transfer, which is not yet in any list. Says in the transfer where it is. */
 struct message *message_of(struct channel *c, struct transport_peer *p, struct transfer *t,

@@ -6,11 +6,6 @@
 #include <string.h>
 
 /* Keys are random, names count up. */
-static struct list *channel_bucket(struct ucx_transport *u, const uint8_t *key)
-{
-    return &u->channels[key[0] % CHANNEL_BUCKETS];
-}
-
 static size_t message_bucket(const struct wire_header *h)
 {
     const uint64_t mixed = (h->sequence * 31 + h->unit) * 31 + h->tag + h->key[0];
@@ -18,7 +13,7 @@ static size_t message_bucket(const struct wire_header *h)
     return (mixed * 0x9e3779b97f4a7c15ull >> 32) % MESSAGE_BUCKETS;
 }
 
-static struct message *find_message(struct list *bucket, const struct ucx_channel *c,
+static struct message *find_message(struct list *bucket, const struct channel_entry *c,
                                     const struct wire_header *h)
 {
     struct message *m;
@@ -27,16 +22,6 @@ static struct message *find_message(struct list *bucket, const struct ucx_channe
         if (m->channel == c && m->header.sequence == h->sequence && m->header.unit == h->unit &&
             m->header.tag == h->tag)
             return m;
-    return NULL;
-}
-
-static struct ucx_channel *find_channel(struct ucx_transport *u, const uint8_t *key)
-{
-    struct ucx_channel *c;
-
-    list_for_each(c, channel_bucket(u, key), link)
-        if (!memcmp(c->base.key, key, TRANSPORT_KEY_BYTES))
-            return c;
     return NULL;
 }
 
@@ -131,7 +116,7 @@ static int take_arrival(struct message *m, struct transfer *t)
 
 int ucx_recv(struct channel *channel, struct transport_peer *peer, struct transfer *t)
 {
-    struct ucx_channel *c = ucx_channel(channel);
+    struct channel_entry *c = channel_entry(channel);
     struct ucx_peer *p = ucx_peer(peer);
     struct message *m, *arrival;
 
@@ -185,7 +170,7 @@ static ucs_status_t deliver(struct message *m, void *data, size_t bytes, bool is
     return r < 0 ? UCS_OK : UCS_INPROGRESS;
 }
 
-static ucs_status_t keep(struct ucx_peer *p, struct ucx_channel *c, const struct wire_header *h,
+static ucs_status_t keep(struct ucx_peer *p, struct channel_entry *c, const struct wire_header *h,
                          void *data, size_t bytes, bool is_rendezvous)
 {
     const uint64_t charge = is_rendezvous ? 0 : eager_charge(bytes);
@@ -224,14 +209,12 @@ static ucs_status_t take_data(void *arg, const void *header, size_t header_bytes
     struct ucx_peer *p = arg;
     const bool is_rendezvous = param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV;
     struct wire_header h;
-    struct ucx_channel *c;
+    struct channel_entry *c;
     struct message *m;
 
     if (p->failure || !read_header(&h, sizeof(h), header, header_bytes))
         return UCS_OK;
-    c = find_channel(ucx_transport(p->base.transport), h.key);
-    if (c && h.sequence <= c->forgotten)
-        c = NULL;
+    c = channels_find_wanted(&ucx_transport(p->base.transport)->channels, h.key, h.sequence);
     m = c ? find_message(&p->posted[message_bucket(&h)], c, &h) : NULL;
     if (c && !m)
         return keep(p, c, &h, data, bytes, is_rendezvous);
@@ -245,7 +228,7 @@ static ucs_status_t take_withdrawal(void *arg, const void *header, size_t header
 {
     struct ucx_peer *p = arg;
     struct wire_header h;
-    struct ucx_channel *c;
+    struct channel_entry *c;
     struct message *m;
 
     (void)data;
@@ -253,7 +236,7 @@ static ucs_status_t take_withdrawal(void *arg, const void *header, size_t header
     (void)param;
     if (p->failure || !read_header(&h, sizeof(h), header, header_bytes))
         return UCS_OK;
-    c = find_channel(ucx_transport(p->base.transport), h.key);
+    c = channels_find(&ucx_transport(p->base.transport)->channels, h.key);
     m = c ? find_message(&p->arrived[message_bucket(&h)], c, &h) : NULL;
     if (m) {
         arrival_detach(m);
@@ -305,21 +288,12 @@ ucs_status_t ucx_receive_start(struct ucx_peer *p)
 int ucx_channel_open(struct transport *t, const uint8_t key[TRANSPORT_KEY_BYTES],
                      struct channel **ret)
 {
-    struct ucx_channel *c = calloc(1, sizeof(*c));
-
-    if (!c)
-        return -ENOMEM;
-    c->base.transport = t;
-    memcpy(c->base.key, key, TRANSPORT_KEY_BYTES);
-    list_init(&c->arrived);
-    list_append(channel_bucket(ucx_transport(t), key), &c->link);
-    *ret = &c->base;
-    return 0;
+    return channels_open(&ucx_transport(t)->channels, t, key, ret);
 }
 
 void ucx_channel_forget(struct channel *channel, uint64_t sequence)
 {
-    struct ucx_channel *c = ucx_channel(channel);
+    struct channel_entry *c = channel_entry(channel);
     struct message *m, *tmp;
 
     c->forgotten = MAX(c->forgotten, sequence);
@@ -334,11 +308,8 @@ void ucx_channel_forget(struct channel *channel, uint64_t sequence)
 
 void ucx_channel_close(struct channel *channel)
 {
-    struct ucx_channel *c = ucx_channel(channel);
-
     ucx_channel_forget(channel, UINT64_MAX);
-    list_remove(&c->link);
-    free(c);
+    channels_close(channel_entry(channel));
 }
 
 void ucx_receive_drop(struct ucx_peer *p)
