@@ -28,8 +28,6 @@ import uuid
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
 BUILD = pathlib.Path(os.environ.get("RUCCL_BUILD", SOURCE / "build"))
-RUCCLD = BUILD / "daemon/ruccld"
-RUCCLCTL = BUILD / "client/ctl/rucclctl"
 PORT = 7777  # where daemons await each other
 
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux",
@@ -274,10 +272,13 @@ def new_key(path):
 
 
 class Daemon:
-    """The ruccld of a host, which awaits others at PORT. What belongs to it lies in `directory`."""
+    """The ruccld of a host, out of a build directory, which awaits others at PORT. What belongs to
+    it lies in `directory`."""
 
-    def __init__(self, host, directory, key=None, **settings):
+    def __init__(self, host, directory, key=None, build=BUILD, **settings):
         self.host = host
+        self._ruccld = build / "daemon/ruccld"
+        self._rucclctl = build / "client/ctl/rucclctl"
         self.socket = pathlib.Path(directory) / f"{host.name}.sock"
         self.log_path = pathlib.Path(directory) / f"{host.name}.log"
         self.settings = {
@@ -293,14 +294,22 @@ class Daemon:
         settings = [f"--set={k}={v}" for k, v in self.settings.items() if v is not None]
         with open(self.log_path, "ab") as log:
             self.process = self.host.start(
-                RUCCLD, "--socket", self.socket, *settings, stderr=log, stdin=subprocess.DEVNULL
-            )
+                self._ruccld, "--socket", self.socket, *settings,
+                stderr=log, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
         deadline = time.monotonic() + SECONDS
         while not self._answers():
-            if self.process.poll() is not None or time.monotonic() > deadline:
+            self.check()
+            if time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"ruccld on {self.host.name} does not answer:\n{self.log()}")
             time.sleep(0.02)
+
+    def check(self):
+        """Raises, with what it said, if it has ended by itself."""
+        if self.process.poll() is not None:
+            status = self.process.returncode
+            raise RuntimeError(f"ruccld on {self.host.name} ended with {status}:\n{self.log()}")
 
     def stop(self):
         """Returns the exit status of a daemon that was asked to end."""
@@ -313,7 +322,7 @@ class Daemon:
 
     def control(self, *arguments):
         """What rucclctl prints."""
-        return _run([RUCCLCTL, *arguments, "--socket", self.socket])
+        return _run([self._rucclctl, *arguments, "--socket", self.socket])
 
     def log(self):
         return self.log_path.read_text(errors="replace")

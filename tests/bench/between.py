@@ -12,11 +12,10 @@ import shutil
 import subprocess
 import sys
 import time
-import uuid
 
 import contestants
 from contestants import (
-    OB1, OPEN_MPI, PML_UCX, ROOT, SPIN, YIELD, Arena, Contestant, Daemon, Trouble, end_process
+    MOST_SAID, OB1, OPEN_MPI, PML_UCX, ROOT, SPIN, YIELD, Arena, Contestant, Trouble, end_process
 )  # fmt: skip
 
 sys.path.insert(0, str(ROOT / "deploy"))
@@ -81,29 +80,19 @@ class HostArena(Arena):
         self._agent = self._write_agent()
         key = testbed.new_key(self.path / "key")
         try:
-            self._daemons = [self._start_daemon(host, key) for host in self._hosts]
-            for daemon in self._daemons:
-                daemon.wait_until_ready()
-        except Trouble as trouble:
+            for host in self._hosts:
+                self._daemons.append(testbed.Daemon(host, self.path, key, self._build))
+        except RuntimeError as trouble:
             self._do_without_daemons(trouble)
-
-    def _start_daemon(self, host, key):
-        settings = {
-            "node": uuid.uuid4(),  # they have the same machine's id
-            "listen": f"{host.address}:{testbed.PORT}",
-            "cluster_key": key,
-        }
-        options = [f"--set={name}={value}" for name, value in settings.items()]
-        return Daemon(host.enter(*self._daemon_command, *options), self.path, host.name)
 
     def _check_daemons(self):
         try:
             super()._check_daemons()
-        except Trouble as trouble:
+        except RuntimeError as trouble:
             self._do_without_daemons(trouble)
 
     def _do_without_daemons(self, trouble):
-        self._no_daemons = str(trouble)
+        self._no_daemons = str(trouble).strip()[-MOST_SAID:]
         self._end_daemons()
 
     def _write_agent(self):

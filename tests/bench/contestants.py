@@ -236,15 +236,16 @@ def wait_for(processes, seconds):
 
 
 class Daemon:
-    """A private ruccld, with its socket and its log in `folder`, called `name`."""
+    """A private ruccld by a command of one's own, with its socket and its log in `folder`."""
 
-    def __init__(self, command, folder, name):
-        self.socket = folder / f"{name}.sock"
-        self._log = open(folder / f"{name}.log", "w+")
-        self._process = subprocess.Popen(
-            [*command, "--socket", str(self.socket)],
-            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-        )  # fmt: skip
+    def __init__(self, command, folder):
+        self.socket = folder / "ruccld.sock"
+        self._log_path = folder / "ruccld.log"
+        with open(self._log_path, "w") as log:
+            self.process = subprocess.Popen(
+                [*command, "--socket", str(self.socket)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
 
     def wait_until_ready(self):
         for _ in range(600):
@@ -255,14 +256,9 @@ class Daemon:
         raise Trouble("ruccld does not start")
 
     def check(self):
-        if self._process.poll() is not None:
-            self._log.seek(0)
-            said = self._log.read().strip()[-MOST_SAID:]
-            raise Trouble(f"ruccld ended with {self._process.returncode}: {said}")
-
-    def end(self):
-        end_process(self._process, DAEMON_GRACE_SECONDS)
-        self._log.close()
+        if self.process.poll() is not None:
+            said = self._log_path.read_text(errors="replace").strip()[-MOST_SAID:]
+            raise Trouble(f"ruccld ended with {self.process.returncode}: {said}")
 
 
 def end_descendants(spare=()):
@@ -285,7 +281,7 @@ class Arena:
     def __init__(self, build, wrapper=(), options=()):
         self._build = build
         self._daemon_command = [*wrapper, str(build / "daemon/ruccld"), *options]
-        self._daemons = []
+        self._daemons = []  # have a socket, a process, and check() that it lives
 
     def __enter__(self):
         adopt_orphans()
@@ -305,7 +301,7 @@ class Arena:
         self._dir.cleanup()
 
     def _open(self):
-        self._daemons = [Daemon(self._daemon_command, self.path, "ruccld")]
+        self._daemons = [Daemon(self._daemon_command, self.path)]
         self._daemons[0].wait_until_ready()
 
     def _check_daemons(self):
@@ -314,7 +310,7 @@ class Arena:
 
     def _end_daemons(self):
         for daemon in self._daemons:
-            daemon.end()
+            end_process(daemon.process, DAEMON_GRACE_SECONDS)
         self._daemons = []
 
     def _starts(self, contestant, layout, program, scratch):
