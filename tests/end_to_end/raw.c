@@ -345,6 +345,34 @@ uint64_t raw_barrier(struct raw *c, uint32_t comm, uint64_t sequence, uint32_t s
     return raw_send(c, &r, -1);
 }
 
+struct request raw_sum(uint32_t comm, uint64_t sequence, uint32_t slot, uint32_t region,
+                       uint64_t count)
+{
+    struct request r = { .kind = REQUEST_POST };
+
+    r.post.comm = comm;
+    r.post.sequence = sequence;
+    r.post.slot = slot;
+    r.post.d.kind = COLLECTIVE_ALL_REDUCE;
+    r.post.d.op = OPERATOR_SUM;
+    r.post.d.dtype = DTYPE_I32;
+    r.post.d.shape = (struct shape){ .naxes = 1, .axes = { count } };
+    r.post.d.budget = BUDGET_NONE;
+    r.post.in.region = r.post.out.region = region;
+    return r;
+}
+
+void raw_join_both(struct raw *c)
+{
+    char id[CODEC_ID_MAX + 1];
+
+    raw_new_id(c, id);
+    raw_join(c, 1, id, 0, 2);
+    raw_join(c, 2, id, 1, 2);
+    raw_expect_done(c, ERROR_NONE, NULL);
+    raw_expect_done(c, ERROR_NONE, NULL);
+}
+
 void raw_ask_status(struct raw *c)
 {
     struct request r = { .kind = REQUEST_STATUS };

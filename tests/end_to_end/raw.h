@@ -68,6 +68,11 @@ void raw_new_id(struct raw *c, char ret[CODEC_ID_MAX + 1]);
 uint64_t raw_join(struct raw *c, uint32_t comm, const char *id, uint32_t rank, uint32_t nranks);
 void raw_open_region(struct raw *c, uint32_t region, int fd, uint64_t bytes);
 uint64_t raw_barrier(struct raw *c, uint32_t comm, uint64_t sequence, uint32_t slot);
+/* To be sent: an all-reduce that adds up `count` i32 of a region in place. */
+struct request raw_sum(uint32_t comm, uint64_t sequence, uint32_t slot, uint32_t region,
+                       uint64_t count);
+/* A communicator with both ranks in `c`, as its numbers 1 and 2. */
+void raw_join_both(struct raw *c);
 
 /* Asks for the first page of the status: that somebody else is still served. */
 void raw_ask_status(struct raw *c);

@@ -200,17 +200,7 @@ TEST(memory_that_is_gone_is_refused)
 /* Alone, the sum is its own. */
 static struct request sum_alone(uint32_t region, uint64_t sequence)
 {
-    struct request r = { .kind = REQUEST_POST };
-
-    r.post.comm = 1;
-    r.post.sequence = sequence;
-    r.post.d.kind = COLLECTIVE_ALL_REDUCE;
-    r.post.d.op = OPERATOR_SUM;
-    r.post.d.dtype = DTYPE_I32;
-    r.post.d.shape = (struct shape){ .naxes = 1, .axes = { BYTES / 4 } };
-    r.post.d.budget = BUDGET_NONE;
-    r.post.in.region = r.post.out.region = region;
-    return r;
+    return raw_sum(1, sequence, 0, region, BYTES / 4);
 }
 
 static void join_alone(void)

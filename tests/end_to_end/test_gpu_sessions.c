@@ -51,25 +51,9 @@ static void expect_held(struct raw *c, uint32_t mappings, uint32_t charged)
     assert_int_equal(status_item(c, STATUS_DAEMON)->daemon.region_bytes, charged * BYTES);
 }
 
-static struct request reduce(uint32_t comm, uint64_t sequence, uint32_t slot, uint32_t number)
-{
-    struct request r = { .kind = REQUEST_POST };
-
-    r.post.comm = comm;
-    r.post.sequence = sequence;
-    r.post.slot = slot;
-    r.post.d.kind = COLLECTIVE_ALL_REDUCE;
-    r.post.d.op = OPERATOR_SUM;
-    r.post.d.dtype = DTYPE_I32;
-    r.post.d.shape = (struct shape){ .naxes = 1, .axes = { BYTES / 4 } };
-    r.post.d.budget = BUDGET_NONE;
-    r.post.in.region = r.post.out.region = number;
-    return r;
-}
-
 static uint32_t make_persistent(struct raw_pair *p, uint32_t a, uint32_t b)
 {
-    struct request mine = reduce(1, 1, 0, a), theirs = reduce(1, 1, 0, b);
+    struct request mine = raw_sum(1, 1, 0, a, BYTES / 4), theirs = raw_sum(1, 1, 0, b, BYTES / 4);
 
     mine.post.persistent = theirs.post.persistent = true;
     raw_send(&p->a, &mine, -1);
@@ -192,7 +176,7 @@ TEST(memory_is_charged_as_long_as_its_sessions_operations_hold_it)
     raw_pair_open(&p, d.socket, 60000000);
     open_region(&p.a, 1, 7);
     open_region(&p.b, 1, 7);
-    r = reduce(1, 1, 0, 1);
+    r = raw_sum(1, 1, 0, 1, BYTES / 4);
     raw_send(&p.a, &r, -1);
     close_region(&p.a, 1); /* its operation waits for b, with b's regions in the way */
     close_region(&p.b, 1);

@@ -133,20 +133,6 @@ static void fill_exchange(struct request *r, uint64_t sequence, const uint64_t c
     r->post.ncounts = 2;
 }
 
-static void fill_all_reduce(struct request *r, uint64_t sequence, uint32_t region)
-{
-    *r = (struct request){ .kind = REQUEST_POST };
-    r->post.comm = 1;
-    r->post.sequence = sequence;
-    r->post.slot = (uint32_t)sequence;
-    r->post.d.kind = COLLECTIVE_ALL_REDUCE;
-    r->post.d.op = OPERATOR_SUM;
-    r->post.d.dtype = DTYPE_I32;
-    r->post.d.shape = (struct shape){ .naxes = 1, .axes = { 4 } };
-    r->post.d.budget = BUDGET_NONE;
-    r->post.in.region = r->post.out.region = region;
-}
-
 static void send_expect(struct raw *c, const uint64_t counts[2])
 {
     struct request r = { .kind = REQUEST_EXPECT };
@@ -177,13 +163,13 @@ TEST(requests_keep_their_order_in_the_ring_and_around_the_socket)
         fill_exchange(&r, n, counts);
         raw_send(&p.a, &r, -1);
         raw_open_region(&p.a, region, fds[0], 4096);
-        fill_all_reduce(&r, n + 1, region);
+        r = raw_sum(1, n + 1, (uint32_t)n + 1, region, 4);
         raw_send(&p.a, &r, -1);
 
         send_expect(&p.b, received[1]);
         fill_exchange(&r, n, counts);
         raw_send(&p.b, &r, -1);
-        fill_all_reduce(&r, n + 1, 1);
+        r = raw_sum(1, n + 1, (uint32_t)n + 1, 1, 4);
         raw_send(&p.b, &r, -1);
 
         for (int rank = 0; rank < 2; rank++) {

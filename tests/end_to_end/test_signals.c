@@ -182,16 +182,8 @@ static struct request start(uint64_t sequence, uint32_t persistent, uint32_t fen
 
 static uint32_t make_persistent(struct raw *c)
 {
-    struct request r = { .kind = REQUEST_POST };
+    struct request r = raw_sum(1, 1, 0, 1, 16);
 
-    r.post.comm = 1;
-    r.post.sequence = 1;
-    r.post.d.kind = COLLECTIVE_ALL_REDUCE;
-    r.post.d.op = OPERATOR_SUM;
-    r.post.d.dtype = DTYPE_I32;
-    r.post.d.shape = (struct shape){ .naxes = 1, .axes = { 16 } };
-    r.post.d.budget = BUDGET_NONE;
-    r.post.in.region = r.post.out.region = 1;
     r.post.persistent = true;
     return (uint32_t)raw_send(c, &r, -1);
 }
