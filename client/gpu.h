@@ -4,8 +4,10 @@
  * the primary contexts of the GPUs, and the caller's current context is left alone.
  *
  * A call is ordered by two things. An event, recorded in its stream before the post, is waited for
- * by the daemon: its fence. And a value, which the daemon stores into the cell of the post's slot
- * when it has completed it, is waited for by the stream: its signal.
+ * by the daemon: its fence. And a value is waited for by the stream: its signal. Into the cell of
+ * the post's slot it is stored by the daemon when it has completed the post; or before that, once
+ * the tensors are left alone, by a stream of the daemon's. The slot has no other value until its
+ * answer is here.
  *
  * With the connection's lock held, unless told otherwise.
  */

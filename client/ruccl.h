@@ -286,8 +286,9 @@ uint64_t ruccl_max_chunk_bytes(struct ruccl_comm comm);
  * The same communicator on a CUstream or cudaStream_t, for calls with tensors in a GPU's memory; it
  * means nothing to others. Such a call begins after what the stream holds when it is made, and what
  * is put into the stream after it sees the result: of an asynchronous call too, without waiting for
- * the work. (Of a staged region it does once the work was found done.) Tensors of one call on
- * several GPUs need a stream that is named.
+ * the work. (Of a staged region it does once the work was found done.) The stream may be ahead of
+ * the work: it may have gone on, with the result, while the work is still found pending. Tensors of
+ * one call on several GPUs need a stream that is named.
  * The stream must live until the work is done. Calls that need each other, as the send and the
  * receive of an exchange, take a stream each: in one stream, the second would wait for the first.
  * So it would in one queue of the GPU, which streams share where a process has more of them than

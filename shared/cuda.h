@@ -80,6 +80,7 @@ enum {
     CU_MEMHOSTREGISTER_DEVICEMAP = 2,
     CU_STREAM_WAIT_VALUE_GEQ = 0,
     CU_STREAM_WAIT_VALUE_EQ = 1,
+    CU_STREAM_WRITE_VALUE_DEFAULT = 0, /* behind what was written before, for all who look */
 };
 
 enum CUdevice_attribute_enum {
@@ -88,6 +89,7 @@ enum CUdevice_attribute_enum {
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
     CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
     CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
+    CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS = 122,
 };
 typedef enum CUdevice_attribute_enum CUdevice_attribute;
 
@@ -136,14 +138,12 @@ typedef struct CUmemAllocationProp_st {
  */
 #define CUDA_LIST(X)                                                                               \
     X(cuInit, (unsigned flags))                                                                    \
-    X(cuDriverGetVersion, (int *ret))                                                              \
     X(cuGetErrorName, (CUresult error, const char **ret))                                          \
     X(cuDeviceGetCount, (int *ret))                                                                \
     X(cuDeviceGet, (CUdevice *ret, int ordinal))                                                   \
     X(cuDeviceGetName, (char *ret, int len, CUdevice device))                                      \
     X(cuDeviceGetUuid_v2, (CUuuid *ret, CUdevice device))                                          \
     X(cuDeviceGetAttribute, (int *ret, CUdevice_attribute attribute, CUdevice device))             \
-    X(cuDeviceTotalMem_v2, (size_t *ret, CUdevice device))                                         \
     X(cuDeviceCanAccessPeer, (int *ret, CUdevice device, CUdevice peer))                           \
     X(cuDevicePrimaryCtxRetain, (CUcontext *ret, CUdevice device))                                 \
     X(cuDevicePrimaryCtxRelease_v2, (CUdevice device))                                             \
@@ -179,8 +179,6 @@ typedef struct CUmemAllocationProp_st {
                                      CUmemAllocationHandleType type, unsigned long long flags))    \
     X(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *ret, void *os_handle,         \
                                        CUmemAllocationHandleType type))                            \
-    X(cuMemGetAllocationPropertiesFromHandle,                                                      \
-      (CUmemAllocationProp *ret, CUmemGenericAllocationHandle handle))                             \
     X(cuMemAddressReserve, (CUdeviceptr *ret, size_t bytes, size_t alignment, CUdeviceptr at,      \
                             unsigned long long flags))                                             \
     X(cuMemAddressFree, (CUdeviceptr ptr, size_t bytes))                                           \
@@ -192,14 +190,13 @@ typedef struct CUmemAllocationProp_st {
     X(cuStreamDestroy_v2, (CUstream stream))                                                       \
     X(cuStreamQuery, (CUstream stream))                                                            \
     X(cuStreamSynchronize, (CUstream stream))                                                      \
-    X(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags))                         \
     X(cuStreamWaitValue32_v2, (CUstream stream, CUdeviceptr at, unsigned value, unsigned flags))   \
+    X(cuStreamWriteValue32_v2, (CUstream stream, CUdeviceptr at, unsigned value, unsigned flags))  \
     X(cuStreamGetCtx, (CUstream stream, CUcontext *ret))                                           \
     X(cuEventCreate, (CUevent *ret, unsigned flags))                                               \
     X(cuEventDestroy_v2, (CUevent event))                                                          \
     X(cuEventRecord, (CUevent event, CUstream stream))                                             \
     X(cuEventQuery, (CUevent event))                                                               \
-    X(cuEventSynchronize, (CUevent event))                                                         \
     X(cuModuleLoadData, (CUmodule *ret, const void *image))                                        \
     X(cuModuleUnload, (CUmodule module))                                                           \
     X(cuModuleGetFunction, (CUfunction *ret, CUmodule module, const char *name))                   \

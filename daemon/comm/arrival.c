@@ -263,8 +263,7 @@ static int arrival_take(struct arrival *a, const struct post *post)
 
 /* Everything but `d`, field by field: to clear the whole takes longer than a start's other steps.
  */
-static void arrival_init(struct arrival *a, struct member *m, uint64_t serial,
-                         struct progress_cell *cell, struct fence *fence, uint64_t now)
+static void arrival_init(struct arrival *a, struct member *m, uint64_t serial, uint64_t now)
 {
     a->comm = m->comm;
     a->member = m;
@@ -281,9 +280,17 @@ static void arrival_init(struct arrival *a, struct member *m, uint64_t serial,
     a->child_number = 0;
     a->makes_persistent = false;
     a->starts = 0;
+    a->rejection = NULL;
+}
+
+/* Who is told how far it is, what it waits for, and who is told when it is done. */
+static void arrival_attach(struct arrival *a, struct progress_cell *cell, struct fence *fence,
+                           const struct signal *signal)
+{
     a->cell = cell;
     a->fence = fence_ref(fence);
-    a->rejection = NULL;
+    a->signal = *signal;
+    mapping_ref(signal->cells);
 }
 
 int arrival_new(const struct post *post, struct member *m, uint64_t now, struct arrival **ret)
@@ -294,7 +301,8 @@ int arrival_new(const struct post *post, struct member *m, uint64_t now, struct 
 
     if (!a)
         return -ENOMEM;
-    arrival_init(a, m, post->serial, post->cell, post->fence, now);
+    arrival_init(a, m, post->serial, now);
+    arrival_attach(a, post->cell, post->fence, &post->signal);
     a->out_rows = post->out_rows;
     a->color = post->color;
     a->key = post->key;
@@ -317,17 +325,17 @@ int arrival_new(const struct post *post, struct member *m, uint64_t now, struct 
     return 0;
 }
 
-int arrival_new_start(struct member *m, uint32_t id, enum collective_id kind, uint64_t serial,
-                      struct progress_cell *cell, struct fence *fence, uint64_t now,
-                      struct arrival **ret)
+int arrival_new_start(const struct start *start, enum collective_id kind, struct member *m,
+                      uint64_t now, struct arrival **ret)
 {
     struct arrival *a = alloc(m->comm);
 
     if (!a)
         return -ENOMEM;
-    arrival_init(a, m, serial, cell, fence, now);
+    arrival_init(a, m, start->serial, now);
+    arrival_attach(a, start->cell, start->fence, &start->signal);
     a->d = (struct descriptor){ .kind = kind }; /* all of it is told to other nodes */
-    a->starts = id;
+    a->starts = start->id;
     *ret = a;
     return 0;
 }
@@ -337,6 +345,7 @@ void arrival_drop_memory(struct arrival *a)
     operand_drop(&a->in);
     operand_drop(&a->out);
     a->fence = fence_unref(a->fence);
+    a->signal.cells = mapping_unref(a->signal.cells);
 }
 
 struct arrival *arrival_free(struct arrival *a)

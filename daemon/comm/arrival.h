@@ -6,6 +6,7 @@
 #define DAEMON_COMM_ARRIVAL_H
 
 #include "daemon/comm/comm.h"
+#include "daemon/comm/persistent.h"
 #include "daemon/exec/run.h"
 #include "daemon/plan/recipe.h"
 
@@ -21,7 +22,8 @@ struct arrival {
     uint64_t in_bytes, out_bytes; /* 0 where there is no such tensor, or an empty one */
     struct run_stage stage;
     uint64_t told; /* of its windows: chunks that had passed when its client last heard of it */
-    struct fence *fence; /* holds a reference; NULL: none */
+    struct fence *fence;  /* holds a reference; NULL: none */
+    struct signal signal; /* likewise */
     uint64_t out_rows;
     uint64_t *counts, *expected; /* [d.nranks] or NULL; the exchanges only */
     int32_t color, key;
@@ -38,10 +40,9 @@ struct arrival {
  */
 int arrival_new(const struct post *post, struct member *m, uint64_t now, struct arrival **ret);
 
-/* The start of a persistent operation of this kind; without a check. Return: 0 or -ENOMEM. */
-int arrival_new_start(struct member *m, uint32_t id, enum collective_id kind, uint64_t serial,
-                      struct progress_cell *cell, struct fence *fence, uint64_t now,
-                      struct arrival **ret);
+/* Of a persistent operation of this kind; without a check. Return: 0 or -ENOMEM. */
+int arrival_new_start(const struct start *start, enum collective_id kind, struct member *m,
+                      uint64_t now, struct arrival **ret);
 
 /* The first rejection stands; copied. Return: 0 or -ENOMEM. */
 int arrival_reject(struct arrival *a, const struct error *why);
@@ -59,7 +60,7 @@ static inline bool operand_is_faulty(const struct operand *o)
 void operand_take(struct operand *o, const struct operand *from);
 void operand_drop(struct operand *o);
 
-/* Lets go of the tensors, and of the fence. */
+/* Lets go of the tensors, of the fence and of the signal's cells. */
 void arrival_drop_memory(struct arrival *a);
 /* Returns NULL; NULL is allowed. */
 struct arrival *arrival_free(struct arrival *a);

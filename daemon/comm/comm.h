@@ -131,9 +131,12 @@ struct post {
     uint32_t peer, tag;
     int32_t color, key;
     uint32_t child_number;
-    struct progress_cell *cell;    /* written until the post is completed or the member lost */
-    bool persistent;               /* make a persistent operation of it: persistent.h */
-    struct fence *fence; /* nothing is touched before it has passed; NULL: none. Likewise */
+    struct progress_cell *cell; /* written until the post is completed or the member lost */
+    bool persistent;            /* make a persistent operation of it: persistent.h */
+    struct fence *fence;        /* nothing is touched before it has passed; NULL: none. Likewise */
+    /* May be written before the post is completed, once its tensors are left alone for good.
+     * Whoever posts writes it then, again or for the first time. Likewise */
+    struct signal signal;
     const struct error *rejection; /* NULL: none */
 };
 

@@ -172,6 +172,18 @@ static uint32_t bind_fences(const struct op *op)
     return n;
 }
 
+/* Likewise. */
+static uint32_t bind_signals(const struct op *op)
+{
+    struct signal *signals = run_signals(op->run);
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < op->nparts; i++)
+        if (op->arrivals[i] && op->arrivals[i]->signal.cells)
+            signals[n++] = op->arrivals[i]->signal;
+    return n;
+}
+
 static const struct run_network *bind_network(struct op *op)
 {
     const struct nodes *n = op->comm->nodes;
@@ -220,6 +232,8 @@ int op_start_run(struct op *op, enum run_start start)
                         .memory = bind_memory(op),
                         .fences = run_fences(op->run),
                         .nfences = bind_fences(op),
+                        .signals = run_signals(op->run),
+                        .nsignals = bind_signals(op),
                         .depth = op->depth,
                         .network = bind_network(op),
                         .budget_bytes = d->budget,

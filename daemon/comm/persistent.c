@@ -190,20 +190,18 @@ static int check_start(struct arrival *a, const struct persistent *p, uint32_t i
     return arrival_reject(a, &e);
 }
 
-int member_start(struct member *m, uint32_t id, uint64_t serial, struct progress_cell *cell,
-                 struct fence *fence, uint64_t now)
+int member_start(struct member *m, const struct start *start, uint64_t now)
 {
-    const struct persistent *p = persistent_find(m->comm, id);
+    const struct persistent *p = persistent_find(m->comm, start->id);
     const struct persistent_part *part = p ? &p->parts[comm_part(m->comm, m->rank)] : NULL;
     bool good =
         part && part->held && !operand_is_faulty(&part->in) && !operand_is_faulty(&part->out);
     struct arrival *a;
     int r;
 
-    r = arrival_new_start(m, id, p ? p->recipe->d.kind : COLLECTIVE_NONE, serial, cell, fence, now,
-                          &a);
+    r = arrival_new_start(start, p ? p->recipe->d.kind : COLLECTIVE_NONE, m, now, &a);
     if (r == 0 && !good) {
-        r = check_start(a, p, id);
+        r = check_start(a, p, start->id);
         if (r < 0)
             arrival_free(a);
     }

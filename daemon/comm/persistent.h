@@ -21,15 +21,22 @@
  * INVALID_ARGUMENT.
  */
 
+/* A start: the persistent operation, and what is as in struct post. */
+struct start {
+    uint32_t id;
+    uint64_t serial;
+    struct progress_cell *cell;
+    struct fence *fence;
+    struct signal signal;
+};
+
 /*
  * Takes part in the member's next operation: a start of persistent operation `id`. Ranks agree if
  * all start the same one; else MISMATCH for all. An `id` that the member has not, or has freed, is
  * a rejection (NOT_FOUND) in the operation's place, as is a tensor that has lost its memory.
- * Always answered by completed(), perhaps in this call; `cell`, `fence` as in struct post.
- * Return: 0, or -ENOMEM with nothing taken.
+ * Always answered by completed(), perhaps in this call. Return: 0, or -ENOMEM with nothing taken.
  */
-int member_start(struct member *m, uint32_t id, uint64_t serial, struct progress_cell *cell,
-                 struct fence *fence, uint64_t now);
+int member_start(struct member *m, const struct start *start, uint64_t now);
 
 /*
  * The member will not start `id` again; starts that are not finished still end as they would.

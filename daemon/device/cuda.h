@@ -34,6 +34,7 @@ struct cuda_gpu {
     CUfunction copy, reduce[DTYPE_END][OPERATOR_END];
     CUstream lanes[CUDA_LANES];
     uint32_t lanes_taken; /* a bit each */
+    bool signals;         /* its streams write values */
     uint32_t reach;       /* GPUs whose memory its kernels reach, itself among them: a bit each */
 
     bool failed;            /* not usable until cuda_gpu_revive() */
@@ -64,6 +65,7 @@ struct cuda_host {
     struct mapping *mapping;    /* a client's, whose before_unmap leads here; else NULL */
     struct cuda_gpu *registrar; /* whose context holds the registration; NULL: it has none */
     CUdeviceptr address;        /* of byte 0, to every GPU; registered only */
+    bool refused;               /* as cells: the driver did not take it */
 };
 
 struct cuda_mapping {
@@ -114,6 +116,7 @@ struct cuda_work {
     struct cuda_host *bounce; /* a slot for every foreign place */
     uint64_t slot_bytes;
     uint32_t nforeign;
+    bool signals; /* those of the task, by the stream of main */
 
     uint32_t lane[CUDA_GPUS_MAX]; /* taken on those of `lanes` */
     uint32_t lanes;
@@ -199,6 +202,9 @@ struct cuda_host *cuda_host_new(struct cuda_device *d, uint64_t bytes);
 struct cuda_host *cuda_host_free(struct cuda_host *h);
 /* Lets go of all that is left at the end. */
 void cuda_hosts_free(struct cuda_device *d);
+
+/* What a client's host memory is registered as, or will be; NULL: no memory for that. */
+struct cuda_host *cuda_host_of(struct cuda_device *d, struct mapping *m);
 
 /* Where [p, p + bytes) lies: in a mapping of the task or in adopted memory, whole; `hint` is where
  * to look first, and is moved on. Return: 0, -EINVAL where it is neither, or -ENOMEM. */

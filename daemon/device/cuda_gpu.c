@@ -158,7 +158,7 @@ int cuda_gpu_init(struct cuda_gpu *g, struct cuda_device *d, uint32_t index, CUd
                   struct error *e)
 {
     const struct cuda *api = d->api;
-    int nprocessors = 0, unified = 0;
+    int nprocessors = 0, unified = 0, values = 0;
     CUuuid uuid;
     CUresult error;
 
@@ -185,6 +185,10 @@ int cuda_gpu_init(struct cuda_gpu *g, struct cuda_device *d, uint32_t index, CUd
                          "`gpus`",
                          g->text, g->name);
     g->nprocessors = (unsigned)MAX(nprocessors, 1);
+    /* those of 32 bits have no attribute of their own */
+    error = api->cuDeviceGetAttribute(&values, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+                                      ordinal);
+    g->signals = !error && values;
     return 0;
 }
 

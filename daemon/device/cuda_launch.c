@@ -176,13 +176,40 @@ static int combine(struct cuda_work *w)
     return r;
 }
 
+/* ---- Signals ---- */
+
+/* Behind what was queued. What the driver does not take, it need not. */
+static void write_signals(struct cuda_work *w)
+{
+    struct cuda_gpu *g = w->main;
+    const struct cuda *api = g->device->api;
+
+    for (uint32_t i = 0; i < w->task->nsignals; i++) {
+        const struct signal *s = &w->task->signals[i];
+        const struct cuda_host *h = cuda_host_of(g->device, s->cells);
+
+        if (!h || !h->registrar || h->registrar->failed)
+            continue;
+        assert(s->offset % sizeof(s->value) == 0 && s->offset < h->bytes);
+        cuda_check(g,
+                   api->cuStreamWriteValue32_v2(lane_of(w, g), h->address + s->offset, s->value,
+                                                CU_STREAM_WRITE_VALUE_DEFAULT),
+                   "cuStreamWriteValue32");
+    }
+}
+
 int cuda_launch_step(struct cuda_work *w)
 {
+    int r;
+
     switch (w->step) {
     case CUDA_FETCH:
         return move_foreign(w, true);
     case CUDA_COMBINE:
-        return combine(w);
+        r = combine(w);
+        if (r == 0 && w->signals)
+            write_signals(w);
+        return r;
     default:
         return move_foreign(w, false);
     }

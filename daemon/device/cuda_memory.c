@@ -365,8 +365,7 @@ int cuda_host_register(struct cuda_gpu *g, struct cuda_host *h)
     return 0;
 }
 
-/* What a client's host memory is registered as. */
-static struct cuda_host *host_of_mapping(struct cuda_device *d, struct mapping *m)
+struct cuda_host *cuda_host_of(struct cuda_device *d, struct mapping *m)
 {
     struct cuda_host *h;
 
@@ -477,8 +476,7 @@ static int place_in_mapping(struct cuda_device *d, struct mapping *m, const void
             (struct cuda_place){ .address = (uintptr_t)p, .gpu = cuda_mapping_of(m)->gpu->index };
         return 0;
     }
-    *ret =
-        (struct cuda_place){ .gpu = CUDA_ON_HOST, .host = host_of_mapping(d, m), .offset = offset };
+    *ret = (struct cuda_place){ .gpu = CUDA_ON_HOST, .host = cuda_host_of(d, m), .offset = offset };
     return ret->host ? 0 : -ENOMEM;
 }
 

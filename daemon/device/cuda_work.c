@@ -266,6 +266,31 @@ static int provide_hosts(struct cuda_work *w)
     return 0;
 }
 
+/* Whether all it does is in one stream, on memory of that stream's GPU: what lies behind it there
+ * is behind all of it. What comes to a GPU from another, or goes to the host, is not for a client's
+ * stream to see because a value is. */
+static bool is_at_home(const struct cuda_work *w)
+{
+    for (uint64_t i = 0; i < w->nplaces; i++)
+        if (w->places[i].gpu != w->main->index)
+            return false;
+    return true;
+}
+
+/* Cells are made known before anything is queued, since that may wait for it. */
+static void provide_signals(struct cuda_work *w)
+{
+    const struct task *t = w->task;
+
+    w->signals = t->nsignals > 0 && w->main->signals && is_at_home(w);
+    for (uint32_t i = 0; w->signals && i < t->nsignals; i++) {
+        struct cuda_host *h = cuda_host_of(w->main->device, t->signals[i].cells);
+
+        if (h && !h->refused)
+            h->refused = register_host(w, h) < 0;
+    }
+}
+
 static bool has_lanes(const struct cuda_device *d, uint32_t gpus)
 {
     for (uint32_t i = 0; i < d->ngpus; i++)
@@ -385,7 +410,11 @@ static int prepare(struct cuda_device *d, struct cuda_work *w, struct task *t)
     r = provide_bounce(w);
     if (r == 0)
         r = provide_table(w);
-    return r == 0 ? provide_hosts(w) : r;
+    if (r == 0)
+        r = provide_hosts(w);
+    if (r == 0)
+        provide_signals(w);
+    return r;
 }
 
 int cuda_submit(struct device *device, struct task *t)

@@ -46,6 +46,13 @@ struct fence *fence_ref(struct fence *f);
 /* Drops a reference; the last one frees. Returns NULL. */
 struct fence *fence_unref(struct fence *f);
 
+/* A value for a cell of 32 bits, in host memory of a client, which its streams wait for. */
+struct signal {
+    struct mapping *cells; /* NULL: none */
+    uint64_t offset;       /* of the cell, in bytes */
+    uint32_t value;
+};
+
 /* A client's memory as the daemon sees it. Reference-counted: an operation's hold keeps it mapped.
  */
 struct mapping {
@@ -111,6 +118,11 @@ struct task {
     /* All client memory that src and dst lie in; what lies in none is memory that was adopted. */
     struct mapping *const *mappings;
     uint32_t nmappings;
+
+    /* What the device may write by itself, all, some or none of it, before done(): behind all that
+     * the task does, and only if that is done well. Nobody hears which it has. */
+    const struct signal *signals;
+    uint32_t nsignals;
 
     void (*done)(struct task *task, int r); /* on the loop thread, from device_poll() */
     void *owner;

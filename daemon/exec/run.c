@@ -68,8 +68,10 @@ int run_new(uint32_t nparts, uint32_t depth, struct run **ret)
     list_init(&run->bouncing);
     run->slots = calloc(depth, sizeof(*run->slots));
     run->fences = calloc(nparts, sizeof(struct fence *));
+    run->signals = calloc(nparts, sizeof(*run->signals));
     run->far = calloc(2 * (size_t)nparts, sizeof(*run->far));
-    if (!run->slots || !run->fences || !run->far || run_memory_init(&run->memory, nparts) < 0) {
+    if (!run->slots || !run->fences || !run->signals || !run->far ||
+        run_memory_init(&run->memory, nparts) < 0) {
         run_free(run);
         return -ENOMEM;
     }
@@ -99,6 +101,7 @@ struct run *run_free(struct run *run)
         slot_fini(&run->slots[i]);
     free(run->slots);
     free(run->fences);
+    free(run->signals);
     free(run->far);
     run_memory_fini(&run->memory);
     free(run);
@@ -113,6 +116,11 @@ struct run_memory *run_memory(struct run *run)
 struct fence **run_fences(struct run *run)
 {
     return run->fences;
+}
+
+struct signal *run_signals(struct run *run)
+{
+    return run->signals;
 }
 
 int run_prepare(struct run *run, const struct run_spec *spec)
@@ -327,6 +335,12 @@ static void charge(uint64_t *allowance_bytes, uint64_t bytes)
     *allowance_bytes -= MIN(*allowance_bytes, bytes + STEP_COST_BYTES);
 }
 
+/* Whether all else that the run has to do is done. */
+static bool step_is_last(const struct run *run, const struct slot *s)
+{
+    return !run->spec.network && run->complete + 1 == run->units && s->remaining == 1;
+}
+
 /* Issues one step. Return: 0, RUN_WAITING for want of a task, RUN_BUSY or RUN_MORE. */
 static int issue_step(struct run *run, struct slot *s, uint32_t step, uint64_t *allowance_bytes)
 {
@@ -341,6 +355,10 @@ static int issue_step(struct run *run, struct slot *s, uint32_t step, uint64_t *
         return 0;
     }
     t->task.done = task_done;
+    if (step_is_last(run, s)) {
+        t->task.signals = run->spec.signals;
+        t->task.nsignals = run->spec.nsignals;
+    }
     if (t->task.small) {
         if (*allowance_bytes == 0)
             return RUN_MORE;

@@ -91,6 +91,10 @@ struct run_spec {
     /* Nothing is issued before all of them have passed; the error of one is the run's. */
     struct fence *const *fences;
     uint32_t nfences;
+    /* What the device may write as soon as all is done; whoever submits writes it anyway, in done()
+     * and where that does not run. Not where messages are. */
+    const struct signal *signals;
+    uint32_t nsignals;
 
     uint32_t depth; /* pieces in flight, at most; >= 1, and no more than the run was made for */
     const struct run_network *network; /* NULL: all parts are on this node */
@@ -121,6 +125,8 @@ struct run *run_free(struct run *run);
 struct run_memory *run_memory(struct run *run);
 /* Likewise spec::fences, one for each part. */
 struct fence **run_fences(struct run *run);
+/* Likewise spec::signals. */
+struct signal *run_signals(struct run *run);
 
 /* Readies it for one operation. It must not be in an engine. Return: 0 or -errno. */
 int run_prepare(struct run *run, const struct run_spec *spec);

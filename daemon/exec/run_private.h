@@ -94,6 +94,7 @@ struct run {
     bool bounces;          /* messages may carry such memory */
     uint64_t straight_min; /* bytes from which on they carry it as it is, where there is no other */
     struct fault_area area;
+    struct signal *signals; /* [nparts] */
 
     /* Units are issued in order, spec.depth at most at once; unit u lives in slot u % depth. */
     uint64_t units, opened, complete;

@@ -76,6 +76,13 @@ void session_signals_open(struct session *s, const struct request *r, struct pac
     session_reply_done(s, r->serial, &e);
 }
 
+struct signal session_signal_of(const struct session *s, uint32_t slot, uint32_t signal)
+{
+    if (!signal)
+        return (struct signal){ 0 };
+    return (struct signal){ s->signals, slot * sizeof(signal), signal };
+}
+
 /* Behind everything that the operation wrote; the client's memory may fail under us. */
 void session_signal(struct session *s, uint32_t slot, uint32_t signal)
 {

@@ -185,6 +185,7 @@ static void post_fill(const struct session *s, const struct request_post *p,
         .child_number = p->child,
         .persistent = p->persistent,
         .cell = &s->cells[p->slot],
+        .signal = session_signal_of(s, p->slot, p->signal),
     };
     if (p->d.kind == COLLECTIVE_ALL_TO_ALL_V) {
         ret->expected = ms->expected;
@@ -283,19 +284,21 @@ void session_start(struct session *s, const struct request *r, struct packet *p)
                                  .sequenced = true,
                                  .sequence = r->start.sequence };
     struct membership *ms = place_find(s, &place);
+    struct start start = { .id = r->start.persistent,
+                           .serial = slot,
+                           .cell = &s->cells[slot],
+                           .signal = session_signal_of(s, slot, r->start.signal) };
     struct error rejection;
-    struct fence *fence;
 
     (void)p;
     if (!ms || slot_take(s, slot, r->serial, r->start.signal, NULL) < 0)
         return;
     rejection_clear(&rejection);
-    fence = session_find_fence(s, r->start.fence, &rejection);
+    start.fence = session_find_fence(s, r->start.fence, &rejection);
     if (rejection.code)
         start_reject(s, ms, slot, &rejection);
     else
-        post_taken(s, member_start(ms->member, r->start.persistent, slot, &s->cells[slot], fence,
-                                   service_now()));
+        post_taken(s, member_start(ms->member, &start, service_now()));
 }
 
 void session_persistent_close(struct session *s, const struct request *r, struct packet *p)

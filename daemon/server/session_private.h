@@ -149,7 +149,10 @@ void session_fence_close(struct session *s, const struct request *r, struct pack
 /* NULL for 0; also, with the reason in `rejection`, where there is none of that number. */
 struct fence *session_find_fence(const struct session *s, uint32_t number, struct error *rejection);
 void session_signals_open(struct session *s, const struct request *r, struct packet *p);
-/* Stores into the slot's cell; not 0 only where there are cells. May doom the session. */
+/* As who may write it sees it; not 0 only where there are cells. */
+struct signal session_signal_of(const struct session *s, uint32_t slot, uint32_t signal);
+/* Stores into the slot's cell, at the end of whatever had it; likewise. A stream may have done so
+ * before: the client does not use the slot again before it has the answer. May doom the session. */
 void session_signal(struct session *s, uint32_t slot, uint32_t signal);
 void session_undo_fences(struct session *s);
 

@@ -105,6 +105,16 @@ static void flaky_run(const struct flaky *f, const struct task *t, uint64_t coun
     fault_leave(before);
 }
 
+static void flaky_signal(struct flaky *f, const struct task *t)
+{
+    for (uint32_t i = 0; i < t->nsignals; i++) {
+        const struct signal *s = &t->signals[i];
+
+        if (!flaky_chance(f, f->config.mute_percent))
+            memcpy((char *)s->cells->base + s->offset, &s->value, sizeof(s->value));
+    }
+}
+
 static int flaky_complete(struct flaky *f, const struct task *t, uint64_t number)
 {
     const struct fault_area area = fault_area_of(t);
@@ -122,7 +132,10 @@ static int flaky_complete(struct flaky *f, const struct task *t, uint64_t number
         return -f->config.fail_errno;
     }
     flaky_run(f, t, t->count);
-    return fault_found(&area) ? -EFAULT : 0;
+    if (fault_found(&area))
+        return -EFAULT;
+    flaky_signal(f, t);
+    return 0;
 }
 
 static bool flaky_may_complete(const struct flaky *f, const struct held *h)

@@ -17,6 +17,7 @@ struct flaky_config {
     uint64_t fail_task;      /* the k-th task taken, from 1, half runs and then fails with ... */
     int fail_errno;          /* ... this, > 0; EFAULT also raises `fault` of its first mapping */
     uint64_t stuck_task;     /* the k-th task taken completes only when released or cancelled */
+    unsigned mute_percent;   /* of signals are not written */
     bool manual;             /* device_poll() completes nothing; flaky_step() alone does */
 };
 

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 
 CUcontext contexts[2];
 
@@ -57,6 +58,16 @@ CUevent new_event(unsigned flags)
 
     WELL(cuEventCreate(&event, flags));
     return event;
+}
+
+CUresult event_await(CUevent event)
+{
+    const struct timespec step = { .tv_nsec = 100000 };
+    CUresult r;
+
+    while ((r = cuEventQuery(event)) == CUDA_ERROR_NOT_READY)
+        nanosleep(&step, NULL);
+    return r;
 }
 
 void *pages(size_t bytes)

@@ -22,6 +22,8 @@ int fake_tear_down(void **state);
 CUdeviceptr allocate(size_t bytes);
 CUstream new_stream(unsigned flags);
 CUevent new_event(unsigned flags);
+/* Until it is reached, here or elsewhere. Return: what cuEventQuery() says then. */
+CUresult event_await(CUevent event);
 /* Host memory, zeros. */
 void *pages(size_t bytes);
 

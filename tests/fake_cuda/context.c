@@ -15,7 +15,7 @@ pthread_cond_t fake_changed = PTHREAD_COND_INITIALIZER;
 static atomic_int owner; /* the process that called cuInit() */
 static struct gpu gpus[GPUS_MAX];
 static unsigned ngpus;
-static bool peers = true;
+static bool peers = true, values = true;
 static size_t memory_bytes = 16ull << 30;
 static uint64_t last_id = 0x10000;
 
@@ -79,6 +79,11 @@ void leave(struct call *call)
 {
     if (call->r == CUDA_SUCCESS)
         pthread_mutex_unlock(&fake_lock);
+}
+
+bool gpus_write_values(void)
+{
+    return values;
 }
 
 void context_poison(CUcontext context, CUresult code)
@@ -160,10 +165,12 @@ static void gpus_find(void)
 {
     const char *devices = getenv("FAKE_CUDA_DEVICES"), *visible = getenv("CUDA_VISIBLE_DEVICES");
     const char *reach = getenv("FAKE_CUDA_PEERS"), *memory = getenv("FAKE_CUDA_MEMORY");
+    const char *write = getenv("FAKE_CUDA_VALUES");
     const unsigned long asked = devices ? strtoul(devices, NULL, 10) : 2;
     const unsigned count = (unsigned)MIN(asked, GPUS_MAX);
 
     peers = !reach || (strcmp(reach, "no") != 0 && strcmp(reach, "0") != 0);
+    values = !write || strcmp(write, "no") != 0;
     if (memory)
         memory_bytes = strtoull(memory, NULL, 10);
     if (visible)
@@ -185,16 +192,6 @@ CUresult cuInit(unsigned flags)
     if (ngpus == 0)
         return CUDA_ERROR_NO_DEVICE;
     atomic_store(&owner, getpid());
-    return CUDA_SUCCESS;
-}
-
-CUresult cuDriverGetVersion(int *ret)
-{
-    _cleanup_(leave) struct call call = enter(__func__, NEED_NOTHING);
-
-    if (call.r != CUDA_SUCCESS)
-        return call.r;
-    *ret = 13000;
     return CUDA_SUCCESS;
 }
 
@@ -272,21 +269,12 @@ CUresult cuDeviceGetAttribute(int *ret, CUdevice_attribute attribute, CUdevice d
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
         *ret = 1;
         return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
+        *ret = values;
+        return CUDA_SUCCESS;
     default:
         return CUDA_ERROR_INVALID_VALUE;
     }
-}
-
-CUresult cuDeviceTotalMem_v2(size_t *ret, CUdevice device)
-{
-    _cleanup_(leave) struct call call = enter(__func__, NEED_INIT);
-
-    if (call.r != CUDA_SUCCESS)
-        return call.r;
-    if (!gpu_get(device))
-        return CUDA_ERROR_INVALID_DEVICE;
-    *ret = memory_bytes;
-    return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceCanAccessPeer(int *ret, CUdevice device, CUdevice peer)

@@ -1,4 +1,4 @@
-/* What streams do to bytes by themselves: copies, fills, and waits for a value. */
+/* What streams do to bytes by themselves: copies, fills, and values that are waited for. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,29 +42,23 @@ static struct op *copy_new(uint64_t dst, uint64_t src, size_t bytes)
 
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream handle)
 {
-    _cleanup_(leave) struct call call = enter(__func__, NEED_CONTEXT);
-    struct stream *stream;
+    struct stream *stream = NULL;
+    _cleanup_(leave) struct call call = enter_stream(__func__, handle, &stream);
 
     if (call.r != CUDA_SUCCESS)
         return call.r;
-    stream = stream_find(call.context, handle);
-    if (!stream)
-        return CUDA_ERROR_INVALID_HANDLE;
     return bytes == 0 ? CUDA_SUCCESS : stream_push(stream, copy_new(dst, src, bytes));
 }
 
 /* Pageable memory is read before the call returns. */
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CUstream handle)
 {
-    _cleanup_(leave) struct call call = enter(__func__, NEED_CONTEXT);
-    struct stream *stream;
+    struct stream *stream = NULL;
+    _cleanup_(leave) struct call call = enter_stream(__func__, handle, &stream);
     struct op *op;
 
     if (call.r != CUDA_SUCCESS)
         return call.r;
-    stream = stream_find(call.context, handle);
-    if (!stream)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (bytes == 0)
         return CUDA_SUCCESS;
     op = copy_new(dst, (uintptr_t)src, bytes);
@@ -84,17 +78,14 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CU
 /* Pageable memory is written before the call returns. */
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream handle)
 {
-    _cleanup_(leave) struct call call = enter(__func__, NEED_CONTEXT);
-    struct stream *stream;
+    struct stream *stream = NULL;
+    _cleanup_(leave) struct call call = enter_stream(__func__, handle, &stream);
     struct op *op;
     bool pageable;
     CUresult r;
 
     if (call.r != CUDA_SUCCESS)
         return call.r;
-    stream = stream_find(call.context, handle);
-    if (!stream)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (bytes == 0)
         return CUDA_SUCCESS;
     pageable = !ranges_check(stream->context, (uintptr_t)dst, bytes, TOUCH_COPY);
@@ -119,15 +110,12 @@ static CUresult fill_run(struct stream *stream, struct op *op)
 
 CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t bytes, CUstream handle)
 {
-    _cleanup_(leave) struct call call = enter(__func__, NEED_CONTEXT);
-    struct stream *stream;
+    struct stream *stream = NULL;
+    _cleanup_(leave) struct call call = enter_stream(__func__, handle, &stream);
     struct op *op;
 
     if (call.r != CUDA_SUCCESS)
         return call.r;
-    stream = stream_find(call.context, handle);
-    if (!stream)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (bytes == 0)
         return CUDA_SUCCESS;
     op = op_new(fill_run);
@@ -166,15 +154,12 @@ static CUresult value_run(struct stream *stream, struct op *op)
 CUresult cuStreamWaitValue32_v2(CUstream handle, CUdeviceptr address, unsigned value,
                                 unsigned flags)
 {
-    _cleanup_(leave) struct call call = enter(__func__, NEED_CONTEXT);
-    struct stream *stream;
+    struct stream *stream = NULL;
+    _cleanup_(leave) struct call call = enter_stream(__func__, handle, &stream);
     struct op *op;
 
     if (call.r != CUDA_SUCCESS)
         return call.r;
-    stream = stream_find(call.context, handle);
-    if (!stream)
-        return CUDA_ERROR_INVALID_HANDLE;
     if ((flags != CU_STREAM_WAIT_VALUE_GEQ && flags != CU_STREAM_WAIT_VALUE_EQ) ||
         address % sizeof(uint32_t) != 0 ||
         !ranges_check(stream->context, address, sizeof(uint32_t), TOUCH_KERNEL))
@@ -184,6 +169,42 @@ CUresult cuStreamWaitValue32_v2(CUstream handle, CUdeviceptr address, unsigned v
         op->src = address;
         op->value = value;
         op->flags = flags;
+    }
+    return stream_push(stream, op);
+}
+
+/* Nothing of a poisoned context is seen any more. */
+static CUresult write_run(struct stream *stream, struct op *op)
+{
+    bool fine, over;
+
+    pthread_rwlock_rdlock(&ranges_lock);
+    over = stream_gives_up(stream);
+    fine = over || ranges_check(stream->context, op->dst, sizeof(uint32_t), TOUCH_KERNEL);
+    if (fine && !over)
+        atomic_store_explicit((_Atomic uint32_t *)at(op->dst), op->value, memory_order_release);
+    pthread_rwlock_unlock(&ranges_lock);
+    return fine ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+CUresult cuStreamWriteValue32_v2(CUstream handle, CUdeviceptr address, unsigned value,
+                                 unsigned flags)
+{
+    struct stream *stream = NULL;
+    _cleanup_(leave) struct call call = enter_stream(__func__, handle, &stream);
+    struct op *op;
+
+    if (call.r != CUDA_SUCCESS)
+        return call.r;
+    if (!gpus_write_values())
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (flags != CU_STREAM_WRITE_VALUE_DEFAULT || address % sizeof(uint32_t) != 0 ||
+        !ranges_check(stream->context, address, sizeof(uint32_t), TOUCH_KERNEL))
+        return CUDA_ERROR_INVALID_VALUE;
+    op = op_new(write_run);
+    if (op) {
+        op->dst = address;
+        op->value = value;
     }
     return stream_push(stream, op);
 }

@@ -5,15 +5,13 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tests/fake_cuda/fake.h"
 
-#define PAGE_BYTES   4096u
-#define RECORDS      500u
-#define EVENT_KNOWN  7u /* flags, CU_EVENT_BLOCKING_SYNC among them */
-#define SYNC_STEP_NS 100000
+#define PAGE_BYTES  4096u
+#define RECORDS     500u
+#define EVENT_KNOWN 7u /* flags, CU_EVENT_BLOCKING_SYNC among them */
 
 struct event_cells {
     _Atomic uint64_t last;
@@ -75,14 +73,11 @@ static struct event_page *event_page_ref(struct event_page *page)
     return page;
 }
 
-static bool record_is_reached(const struct event_page *page, uint64_t number)
-{
-    return number == 0 || atomic_load(&page->cells->reached[number % RECORDS]) >= number;
-}
-
 static bool event_is_reached(const struct event_page *page)
 {
-    return record_is_reached(page, atomic_load(&page->cells->last));
+    const uint64_t last = atomic_load(&page->cells->last);
+
+    return last == 0 || atomic_load(&page->cells->reached[last % RECORDS]) >= last;
 }
 
 static struct event *event_find(CUevent handle)
@@ -206,39 +201,6 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
     return stream_push(stream, op);
 }
 
-static CUresult wait_run(struct stream *stream, struct op *op)
-{
-    unsigned pauses = 0;
-
-    while (!record_is_reached(op->page, op->number) && stream_pause(stream, &pauses))
-        ;
-    return CUDA_SUCCESS;
-}
-
-/* Waits for the record that is the last one now; one that comes later does not count. */
-CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flags)
-{
-    _cleanup_(leave) struct call call = enter(__func__, NEED_CONTEXT);
-    struct event *event;
-    struct stream *stream;
-    struct op *op;
-
-    if (call.r != CUDA_SUCCESS)
-        return call.r;
-    event = event_find(handle);
-    stream = stream_find(call.context, stream_handle);
-    if (!event || !stream)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    op = op_new(wait_run);
-    if (op) {
-        op->page = event_page_ref(event->page);
-        op->number = atomic_load(&event->page->cells->last);
-    }
-    return stream_push(stream, op);
-}
-
 CUresult cuEventQuery(CUevent handle)
 {
     _cleanup_(leave) struct call call = enter(__func__, NEED_CONTEXT);
@@ -250,36 +212,6 @@ CUresult cuEventQuery(CUevent handle)
     if (!event)
         return CUDA_ERROR_INVALID_HANDLE;
     return event_is_reached(event->page) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-}
-
-/* One round of waiting: the recorder may be another process, which nobody hears of here. */
-static void event_sleep(void)
-{
-    const struct timespec step = { .tv_nsec = SYNC_STEP_NS };
-
-    pthread_mutex_unlock(&fake_lock);
-    nanosleep(&step, NULL);
-    pthread_mutex_lock(&fake_lock);
-}
-
-CUresult cuEventSynchronize(CUevent handle)
-{
-    _cleanup_(leave) struct call call = enter(__func__, NEED_CONTEXT);
-    const struct event *event;
-    uint64_t number;
-
-    if (call.r != CUDA_SUCCESS)
-        return call.r;
-    event = event_find(handle);
-    if (!event)
-        return CUDA_ERROR_INVALID_HANDLE;
-    number = atomic_load(&event->page->cells->last);
-    while ((event = event_find(handle)) && !record_is_reached(event->page, number)) {
-        if (atomic_load(&call.context->sticky) != CUDA_SUCCESS)
-            return atomic_load(&call.context->sticky);
-        event_sleep();
-    }
-    return event ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *ret, CUevent handle)

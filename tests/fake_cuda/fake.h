@@ -62,6 +62,8 @@ struct gpu *gpu_get(int ordinal);
 struct gpu *gpu_by_number(unsigned number);
 bool gpu_reaches(const struct gpu *gpu, const struct gpu *peer);
 size_t gpu_memory(void);
+/* Whether streams may: cuStreamWriteValue32_v2(). */
+bool gpus_write_values(void);
 void context_poison(CUcontext context, CUresult code);
 unsigned context_count(void);
 bool context_is(CUcontext context);
@@ -185,6 +187,8 @@ struct op {
 };
 
 struct stream *stream_find(CUcontext current, CUstream stream);
+/* As enter(), of a call about a stream. */
+struct call enter_stream(const char *name, CUstream handle, struct stream **ret);
 /* Takes the op, whatever it returns; NULL is CUDA_ERROR_OUT_OF_MEMORY. */
 CUresult stream_push(struct stream *stream, struct op *op);
 /* Waits, letting go of the lock, until all has run that is in the stream now. */

@@ -22,6 +22,7 @@
  *   FAKE_CUDA_DEVICES     GPUs of the machine, 0 to 8; 2. Their UUIDs are the same everywhere.
  *   CUDA_VISIBLE_DEVICES  which of them there are here, by their numbers in the machine, as "1,0"
  *   FAKE_CUDA_PEERS       "no": no GPU reaches another's memory
+ *   FAKE_CUDA_VALUES      "no": no stream writes values (cuStreamWriteValue32_v2())
  *   FAKE_CUDA_MEMORY      bytes of a GPU; 16 GiB
  *   FAKE_CUDA_EXPORTABLE  "no": as fake_cuda_exportable(false)
  *   FAKE_CUDA_DELAY_US    as fake_cuda_delay_us(FAKE_CUDA_ALL, ...)

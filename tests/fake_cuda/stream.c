@@ -190,6 +190,20 @@ struct stream *stream_find(CUcontext current, CUstream handle)
     return id == 0 ? stream_new(current, 0, false) : NULL;
 }
 
+struct call enter_stream(const char *name, CUstream handle, struct stream **ret)
+{
+    struct call call = enter(name, NEED_CONTEXT);
+
+    if (call.r != CUDA_SUCCESS)
+        return call;
+    *ret = stream_find(call.context, handle);
+    if (!*ret) {
+        leave(&call);
+        call.r = CUDA_ERROR_INVALID_HANDLE;
+    }
+    return call;
+}
+
 CUresult stream_push(struct stream *stream, struct op *op)
 {
     if (!op)
@@ -336,38 +350,29 @@ CUresult cuStreamDestroy_v2(CUstream handle)
 
 CUresult cuStreamQuery(CUstream handle)
 {
-    _cleanup_(leave) struct call call = enter(__func__, NEED_CONTEXT);
-    const struct stream *stream;
+    struct stream *stream = NULL;
+    _cleanup_(leave) struct call call = enter_stream(__func__, handle, &stream);
 
     if (call.r != CUDA_SUCCESS)
         return call.r;
-    stream = stream_find(call.context, handle);
-    if (!stream)
-        return CUDA_ERROR_INVALID_HANDLE;
     return stream_state(stream->context, stream->id, stream->context->tickets);
 }
 
 CUresult cuStreamSynchronize(CUstream handle)
 {
-    _cleanup_(leave) struct call call = enter(__func__, NEED_CONTEXT);
-    struct stream *stream;
+    struct stream *stream = NULL;
+    _cleanup_(leave) struct call call = enter_stream(__func__, handle, &stream);
 
-    if (call.r != CUDA_SUCCESS)
-        return call.r;
-    stream = stream_find(call.context, handle);
-    return stream ? stream_wait(stream) : CUDA_ERROR_INVALID_HANDLE;
+    return call.r == CUDA_SUCCESS ? stream_wait(stream) : call.r;
 }
 
 CUresult cuStreamGetCtx(CUstream handle, CUcontext *ret)
 {
-    _cleanup_(leave) struct call call = enter(__func__, NEED_CONTEXT);
-    const struct stream *stream;
+    struct stream *stream = NULL;
+    _cleanup_(leave) struct call call = enter_stream(__func__, handle, &stream);
 
     if (call.r != CUDA_SUCCESS)
         return call.r;
-    stream = stream_find(call.context, handle);
-    if (!stream)
-        return CUDA_ERROR_INVALID_HANDLE;
     *ret = stream->context;
     return CUDA_SUCCESS;
 }

@@ -56,11 +56,13 @@
     X(CU_MEMHOSTREGISTER_DEVICEMAP)                                                                \
     X(CU_STREAM_WAIT_VALUE_GEQ)                                                                    \
     X(CU_STREAM_WAIT_VALUE_EQ)                                                                     \
+    X(CU_STREAM_WRITE_VALUE_DEFAULT)                                                               \
     X(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)                                                    \
     X(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)                                                \
     X(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)                                                \
     X(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)                                                      \
     X(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)                             \
+    X(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)                                           \
     X(CU_POINTER_ATTRIBUTE_MEMORY_TYPE)                                                            \
     X(CU_POINTER_ATTRIBUTE_IS_MANAGED)                                                             \
     X(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)                                                         \

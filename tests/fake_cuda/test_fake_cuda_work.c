@@ -336,7 +336,7 @@ TEST(failure_of_a_kernel_shows_later_and_leaves_events_pending)
     WELL(cuEventRecord(after, NULL));
     FAILS(cuEventQuery(after), CUDA_ERROR_NOT_READY);
     fake_cuda_delay_us(NULL, 0);
-    FAILS(cuEventSynchronize(after), CUDA_ERROR_ECC_UNCORRECTABLE);
+    FAILS(event_await(after), CUDA_ERROR_ECC_UNCORRECTABLE);
     FAILS(cuEventQuery(before), CUDA_ERROR_ECC_UNCORRECTABLE);
 }
 

@@ -221,25 +221,6 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ret, void 
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *ret,
-                                                CUmemGenericAllocationHandle handle)
-{
-    _cleanup_(leave) struct call call = enter(__func__, NEED_INIT);
-    const struct physical *p = call.r == CUDA_SUCCESS ? physical_find(handle) : NULL;
-
-    if (call.r != CUDA_SUCCESS)
-        return call.r;
-    if (!p)
-        return CUDA_ERROR_INVALID_VALUE;
-    *ret = (CUmemAllocationProp){
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = p->gpu->ordinal },
-    };
-    if (p->shareable)
-        ret->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    return CUDA_SUCCESS;
-}
-
 /* A place at a multiple of `alignment`. */
 static void *place_reserve(uint64_t bytes, uint64_t alignment)
 {

@@ -444,6 +444,13 @@ TEST(a_split_that_one_node_refuses_makes_nothing)
     cluster_close();
 }
 
+static void start(uint32_t rank, uint32_t id, uint64_t serial)
+{
+    const struct start s = { .id = id, .serial = serial };
+
+    assert_int_equal(member_start(cluster_rank(rank)->member, &s, cluster_now()), 0);
+}
+
 TEST(persistent_operations_start_on_all_nodes)
 {
     cluster_open(3, 2);
@@ -461,13 +468,12 @@ TEST(persistent_operations_start_on_all_nodes)
     for (uint32_t k = 0; k < 3; k++) {
         fill(8, 101);
         for (uint32_t r = 0; r < 8; r++)
-            assert_int_equal(member_start(cluster_rank(r)->member, 1, 1, NULL, NULL, cluster_now()), 0);
+            start(r, 1, 1);
         cluster_run();
         expect_moved(8, COLLECTIVE_ALL_REDUCE, 101);
     }
     for (uint32_t r = 0; r < 8; r++)
-        assert_int_equal(
-            member_start(cluster_rank(r)->member, r == 2 ? 2 : 1, 1, NULL, NULL, cluster_now()), 0);
+        start(r, r == 2 ? 2 : 1, 1);
     cluster_run();
     expect_all_told(8, ERROR_NOT_FOUND, NULL);
     for (uint32_t r = 0; r < 8; r++)
@@ -494,7 +500,7 @@ TEST(starts_say_nothing_that_they_were_not_told)
     /* more at once than there are arrivals that have been used before */
     for (uint32_t k = 0; k < 16; k++)
         for (uint32_t r = 0; r < 8; r++)
-            assert_int_equal(member_start(cluster_rank(r)->member, 1, k, NULL, NULL, cluster_now()), 0);
+            start(r, 1, k);
     cluster_run();
     expect_moved(8, COLLECTIVE_ALL_REDUCE, 101);
     leave_all(8);

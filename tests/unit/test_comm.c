@@ -362,11 +362,12 @@ static void start(struct world *w, struct client *c)
     uint32_t id = c->odd && w->fault == FAULT_REJECT ? 100 : c->persistent;
     bool differs = c->odd && w->fault == FAULT_MISMATCH;
     struct fence *fence = make_fence(w, c);
+    const struct start this = { .id = id, .serial = c->posted + 1, .fence = fence };
 
     c->odd = false;
     c->posted++;
     assert_int_equal(differs ? member_post(c->member, &other, w->now)
-                             : member_start(c->member, id, c->posted, NULL, fence, w->now),
+                             : member_start(c->member, &this, w->now),
                      0);
     fence_unref(fence);
 }

@@ -177,7 +177,9 @@ static void make_all(void)
 
 static void start(uint32_t rank, uint32_t id)
 {
-    assert_int_equal(member_start(w.people[rank].member, id, 9, NULL, NULL, w.now), 0);
+    const struct start s = { .id = id, .serial = 9 };
+
+    assert_int_equal(member_start(w.people[rank].member, &s, w.now), 0);
 }
 
 static int32_t *output(uint32_t rank)
@@ -475,11 +477,12 @@ TEST(a_number_that_stands_for_nothing_is_a_rejection_in_its_place)
 TEST(a_start_writes_progress)
 {
     struct progress_cell cell = { 0 };
+    const struct start s = { .id = 1, .serial = 9, .cell = &cell };
     struct progress p;
 
     make_all();
     fill(1);
-    assert_int_equal(member_start(w.people[0].member, 1, 9, &cell, NULL, w.now), 0);
+    assert_int_equal(member_start(w.people[0].member, &s, w.now), 0);
     start(1, 1);
     start(2, 1);
     assert_true(progress_read(&cell, &p));

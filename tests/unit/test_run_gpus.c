@@ -308,6 +308,156 @@ TEST(what_could_be_enclosed_does_not_go_straight)
     assert_int_equal(copied_straight(1, RUN_ENCLOSING, 1), 0);
 }
 
+/* ---- signals */
+
+enum { CHUNKS = 3, CHUNK = 1000, SIGNAL = 7 };
+
+/* A run of one node: every chunk is copied by two steps, one after the other or not. */
+struct copying {
+    struct run *run;
+    struct plan plan;
+    struct mapping *from, *to, *cells;
+    struct signal signal;
+    unsigned ndone;
+    int result;
+};
+
+static void copying_done(struct run *run, int r)
+{
+    struct copying *c = run_owner(run);
+
+    c->ndone++;
+    c->result = r;
+}
+
+static void copying_progress(struct run *run, uint64_t chunks)
+{
+    (void)run, (void)chunks;
+}
+
+static void copying_open(struct copying *c, bool in_turn)
+{
+    struct device *gpus = daemons[0].gpus;
+
+    *c = (struct copying){ .from = flaky_memory(gpus, CHUNKS * CHUNK),
+                           .to = flaky_memory(gpus, CHUNKS * CHUNK),
+                           .cells = flaky_memory(daemons[0].device, sizeof(uint32_t)) };
+    c->signal = (struct signal){ .cells = c->cells, .value = SIGNAL };
+    memset(flaky_view(c->from), 0x5a, CHUNKS * CHUNK);
+    plan_init(&c->plan, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        plan_step(&c->plan, (struct step){ .kind = STEP_COPY,
+                                           .channel = i,
+                                           .after = i && in_turn ? 0 : STEP_NONE });
+        plan_source(&c->plan, (struct span){ BUFFER_IN, 0, i * CHUNK / 2, CHUNK / 2 });
+        plan_destination(&c->plan, (struct span){ BUFFER_OUT, 1, i * CHUNK / 2, CHUNK / 2 });
+    }
+    assert_int_equal(c->plan.error, 0);
+    assert_int_equal(run_new(2, 2, &c->run), 0);
+}
+
+static void copying_close(struct copying *c)
+{
+    plan_fini(&c->plan);
+    run_free(c->run);
+    mapping_unref(c->from);
+    mapping_unref(c->to);
+    mapping_unref(c->cells);
+}
+
+static void copying_start(struct copying *c, uint32_t depth)
+{
+    static const struct descriptor d = { .kind = COLLECTIVE_SEND, .dtype = DTYPE_U8, .nranks = 2 };
+    struct run_memory *m = run_memory(c->run);
+    const struct run_spec spec = { .d = &d,
+                                   .nparts = 2,
+                                   .chunking = { CHUNKS * CHUNK, CHUNK, CHUNKS },
+                                   .piece_length = CHUNK,
+                                   .full = &c->plan,
+                                   .last = &c->plan,
+                                   .tail = &c->plan,
+                                   .memory = m,
+                                   .signals = &c->signal,
+                                   .nsignals = 1,
+                                   .depth = depth,
+                                   .budget_bytes = UINT64_MAX,
+                                   .progress = copying_progress,
+                                   .done = copying_done,
+                                   .owner = c };
+
+    m->in[0] = c->from->base;
+    m->out[1] = c->to->base;
+    m->mappings[0] = c->from;
+    m->mappings[1] = c->to;
+    m->nmappings = 2;
+    assert_int_equal(run_prepare(c->run, &spec), 0);
+    if (engine_submit(daemons[0].engine, c->run) == 0)
+        copying_done(c->run, run_result(c->run));
+}
+
+static bool is_signalled(const struct copying *c)
+{
+    return *(const uint32_t *)flaky_view(c->cells) == SIGNAL;
+}
+
+/* What has been told is true. */
+static void expect_honest(const struct copying *c)
+{
+    if (is_signalled(c))
+        assert_memory_equal(flaky_view(c->from), flaky_view(c->to), CHUNKS * CHUNK);
+}
+
+/* To the end, or to some moment before it. Returns whether it was signalled. */
+static bool copy_by(const struct flaky_config *config, uint32_t depth, bool in_turn, uint64_t turns)
+{
+    struct copying c;
+    bool signalled;
+
+    copying_open(&c, in_turn);
+    flaky_configure(flaky_gpus_tasks(daemons[0].gpus), config);
+    copying_start(&c, depth);
+    for (; c.ndone == 0 && turns > 0; turns--) {
+        engine_poll(daemons[0].engine);
+        expect_honest(&c);
+    }
+    if (c.ndone == 0 && engine_cancel(daemons[0].engine, c.run) == 0)
+        copying_done(c.run, run_result(c.run));
+    while (c.ndone == 0)
+        engine_poll(daemons[0].engine);
+    expect_honest(&c);
+    signalled = is_signalled(&c);
+    if (c.result == 0 && config->mute_percent == 0 && depth == 1 && in_turn)
+        assert_true(signalled);
+    copying_close(&c);
+    daemons_honest_devices();
+    return signalled;
+}
+
+TEST(a_signal_is_not_written_before_all_is_done)
+{
+    unsigned signalled = 0;
+
+    for (uint64_t seed = 0; seed < 400; seed++) {
+        const struct flaky_config config = { .seed = seed,
+                                             .busy_percent = seed % 3 * 30,
+                                             .mute_percent = seed % 5 == 0 ? 50 : 0 };
+
+        signalled += copy_by(&config, 1 + seed % 2, seed / 2 % 2, seed % 7 ? UINT64_MAX : seed % 9);
+    }
+    assert_true(signalled > 0);
+}
+
+TEST(a_run_that_fails_is_not_signalled)
+{
+    for (uint64_t seed = 0; seed < 400; seed++) {
+        const struct flaky_config config = { .seed = seed,
+                                             .fail_task = 1 + seed % (2 * CHUNKS),
+                                             .fail_errno = EIO };
+
+        assert_false(copy_by(&config, 1 + seed / 6 % 2, seed / 12 % 2, UINT64_MAX));
+    }
+}
+
 /* ---- pairs */
 
 struct pair {
@@ -441,6 +591,8 @@ int main(void)
         cmocka_unit_test(staging_that_cannot_be_adopted_fails_the_run_alone),
         cmocka_unit_test(messages_go_straight_where_the_transport_moves_them),
         cmocka_unit_test(what_could_be_enclosed_does_not_go_straight),
+        cmocka_unit_test(a_signal_is_not_written_before_all_is_done),
+        cmocka_unit_test(a_run_that_fails_is_not_signalled),
         cmocka_unit_test(pairs_of_gpus_never_wait_for_each_others_staging),
     };
 

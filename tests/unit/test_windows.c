@@ -598,7 +598,9 @@ TEST(a_persistent_operation_has_no_windows_to_move)
         post(r, &p);
     }
     for (uint32_t r = 0; r < RANKS; r++)
-        assert_int_equal(member_start(w.people[r].member, w.people[r].made, SERIAL, NULL, NULL, w.now),
+        assert_int_equal(member_start(w.people[r].member,
+                                      &(struct start){ .id = w.people[r].made, .serial = SERIAL },
+                                      w.now),
                          0);
     staged(2, 1, UINT64_MAX);
     step();
