@@ -218,7 +218,7 @@ int ruccl_join_async(struct ruccl_conn *c, const char *id, uint32_t rank, uint32
     conn_exit(c);
     if (r < 0)
         return report_error(&e);
-    *ret_comm = (struct ruccl_comm){ member, RUCCL_NO_BUDGET, NULL };
+    *ret_comm = (struct ruccl_comm){ .member = member, .max_chunk_bytes = RUCCL_NO_BUDGET };
     return 0;
 }
 
@@ -323,7 +323,10 @@ int ruccl_split_async(struct ruccl_comm comm, int32_t color, int32_t key,
         child_drop(child);
         return r;
     }
-    *ret_comm = (struct ruccl_comm){ child, RUCCL_NO_BUDGET, comm.stream };
+    *ret_comm = (struct ruccl_comm){ .member = child,
+                                     .max_chunk_bytes = RUCCL_NO_BUDGET,
+                                     .stream = comm.stream,
+                                     .attended = comm.attended };
     return 0;
 }
 
@@ -375,17 +378,25 @@ const char *ruccl_id(struct ruccl_comm comm)
 
 struct ruccl_comm ruccl_bounded(struct ruccl_comm comm, uint64_t max_chunk_bytes)
 {
-    return (struct ruccl_comm){ comm.member, max_chunk_bytes, comm.stream };
+    comm.max_chunk_bytes = max_chunk_bytes;
+    return comm;
 }
 
 struct ruccl_comm ruccl_unbounded(struct ruccl_comm comm)
 {
-    return (struct ruccl_comm){ comm.member, RUCCL_NO_BUDGET, comm.stream };
+    return ruccl_bounded(comm, RUCCL_NO_BUDGET);
 }
 
 struct ruccl_comm ruccl_on_stream(struct ruccl_comm comm, void *stream)
 {
-    return (struct ruccl_comm){ comm.member, comm.max_chunk_bytes, stream };
+    comm.stream = stream;
+    return comm;
+}
+
+struct ruccl_comm ruccl_attended(struct ruccl_comm comm)
+{
+    comm.attended = 1;
+    return comm;
 }
 
 uint64_t ruccl_max_chunk_bytes(struct ruccl_comm comm)

@@ -164,20 +164,25 @@ void conn_unref(struct ruccl_conn *c)
 
 /* ---------------------------------------------------------------- waiting */
 
-void conn_wake(struct ruccl_conn *c)
-{
-    struct waiter *w;
-
-    list_for_each(w, &c->waiters, link)
-        if (w->ready(w->subject))
-            pthread_cond_signal(&w->wake);
-}
-
 /* For the leader in poll(), whom conditions do not reach. */
 static void nudge_leader(struct ruccl_conn *c)
 {
     if (c->leading)
         eventfd_write(c->nudge, 1);
+}
+
+void conn_wake(struct ruccl_conn *c)
+{
+    bool any = false;
+    struct waiter *w;
+
+    list_for_each(w, &c->waiters, link)
+        if (w->ready(w->subject)) {
+            pthread_cond_signal(&w->wake);
+            any = true;
+        }
+    if (any)
+        nudge_leader(c); /* it may be the one */
 }
 
 static void announce_news(struct ruccl_conn *c)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "client/comm.h"
+#include "client/copy.h"
 #include "client/posting.h"
 #include "client/region.h"
 #include "client/report.h"
@@ -84,7 +85,7 @@ static uint64_t window_piece(const struct posting *p, uint64_t block)
 /* Whether plain tensors may go through windows: each chunk is the same interval of every block. */
 static bool fits_window(const struct posting *p, struct window *ret)
 {
-    const uint32_t width = p->waits && p->post.d.dtype ? dtype_get(p->post.d.dtype)->width : 0;
+    const uint32_t width = p->attended && p->post.d.dtype ? dtype_get(p->post.d.dtype)->width : 0;
     uint64_t block, piece;
 
     if (!width || p->place.gpu || !(p->in.copied || p->out.copied) ||
@@ -136,7 +137,7 @@ static int copy_in(struct posting *p, const struct ruccl_work *w, struct error *
     if (p->in.region)
         r = gpu_read(&p->place, to, p->in.address, p->in.bytes, e);
     else
-        memcpy(to, (const void *)p->in.address, p->in.bytes);
+        copy_bytes(to, (const void *)p->in.address, p->in.bytes);
     pthread_mutex_lock(&p->conn->lock);
     return r;
 }
@@ -282,7 +283,7 @@ static int enter(struct posting *p, struct ruccl_comm comm)
     p->conn = comm.member->conn;
     r = conn_enter(p->conn);
     if (r == 0)
-        p->member = member_ref(comm.member); /* another thread may leave while the lock is given up */
+        p->member = member_ref(comm.member); /* another thread may leave while the lock is free */
     return r;
 }
 
@@ -296,6 +297,7 @@ static struct posting posting_of(struct ruccl_comm comm, const struct call *call
 {
     return (struct posting){ .call = call,
                              .row = collective_get(call->kind),
+                             .attended = comm.attended,
                              .place.stream = comm.stream,
                              .post.d.budget = comm.max_chunk_bytes };
 }
@@ -320,8 +322,6 @@ static int wait_for(struct ruccl_work *w, uint64_t *ret_counts, struct error *e)
 {
     int r;
 
-    if (w->window.length)
-        window_run(w);
     r = work_finish(w, CONN_NO_DEADLINE, e);
     if (r == 0 && ret_counts)
         memcpy(ret_counts, w->counts, w->ncounts * sizeof(ret_counts[0]));
@@ -335,7 +335,7 @@ int post_and_wait(struct ruccl_comm comm, const struct call *call, uint64_t *ret
     struct error e = { 0 };
     int r;
 
-    p.waits = true;
+    p.waits = p.attended = true;
     r = enter(&p, comm);
     if (r < 0)
         return r;

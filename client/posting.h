@@ -28,7 +28,8 @@ struct posting {
     struct ruccl_member *member;
     const struct call *call;
     const struct collective *row;
-    bool waits; /* the caller's thread is there until it is done */
+    bool waits;    /* the caller's thread is there until it is done */
+    bool attended; /* some thread is, so that it can copy meanwhile */
     struct operand in, out;
     struct gpu_place place; /* in a stream, where a tensor is in a GPU's memory */
     bool fenced;            /* the daemon itself touches such memory */

@@ -180,7 +180,8 @@ enum ruccl_dtype {
 /*
  * Row-major and contiguous. Bytes are at `offset` in `region`, or, if region is NULL, at `data`:
  * plain memory, which the library copies through shared memory of its own (input when the call is
- * made, output in the call that finds the work done); or an address in a GPU's memory that the
+ * made, output in the call that finds the work done; what is large, in a blocking call and where
+ * ruccl_attended() says so, piece by piece meanwhile); or an address in a GPU's memory that the
  * connection has registered. Tensors of one call may be in memory of different kinds.
  */
 struct ruccl_tensor {
@@ -207,14 +208,15 @@ const char *ruccl_dtype_name(enum ruccl_dtype dtype); /* "f32"; NULL for an unkn
 struct ruccl_member;
 
 /*
- * A small value to copy freely: one rank's membership, the byte budget its collectives keep, and the
- * stream they take part in. Wrapping it in another budget or stream never fails and never
- * communicates.
+ * A small value to copy freely: one rank's membership, the byte budget its collectives keep, the
+ * stream they take part in, and whether somebody waits for them. Wrapping it in another form never
+ * fails and never communicates.
  */
 struct ruccl_comm {
     struct ruccl_member *member;
     uint64_t max_chunk_bytes; /* RUCCL_NO_BUDGET: none */
     void *stream;             /* NULL: the legacy default stream of the tensors' GPU */
+    uint32_t attended;        /* 0: no; else see ruccl_attended() */
 };
 
 struct ruccl_join_options {
@@ -299,6 +301,16 @@ uint64_t ruccl_max_chunk_bytes(struct ruccl_comm comm);
  */
 struct ruccl_comm ruccl_on_stream(struct ruccl_comm comm, void *stream);
 
+/*
+ * The same communicator for callers who wait for a work right after its call, but want to look up
+ * meanwhile: at a clock, or for signals. As in the blocking calls, large tensors in plain memory pass
+ * through a short stage, piece by piece, instead of being copied whole when the call is made: in
+ * ruccl_work_wait(), and a little in each ruccl_work_test(). The other ranks wait for what has not
+ * been copied, so that such a work is waited for until it is done. Released before, it aborts its
+ * communicator. Nothing else differs.
+ */
+struct ruccl_comm ruccl_attended(struct ruccl_comm comm);
+
 /* ---------------------------------------------------------------- work */
 
 struct ruccl_progress {
@@ -332,7 +344,7 @@ int ruccl_work_receive_counts(struct ruccl_work *work, uint64_t *ret);
 /*
  * Lets go. An unfinished operation goes on; its memory is kept until it is done. Output in plain
  * memory is written by test and wait only, so that of a work released before is lost, and the memory
- * may be freed. NULL is allowed.
+ * may be freed. (Of ruccl_attended(): one on large plain memory does not go on.) NULL is allowed.
  */
 void ruccl_work_release(struct ruccl_work *work);
 

@@ -1,7 +1,6 @@
 #include "client/window.h"
 
-#include <string.h>
-
+#include "client/copy.h"
 #include "client/work.h"
 
 #ifdef __SSE2__
@@ -28,7 +27,7 @@ static bool can_stream(const void *to, const void *from, size_t bytes)
 #else
 static void copy_streaming(void *to, const void *from, size_t bytes)
 {
-    memcpy(to, from, bytes);
+    copy_bytes(to, from, bytes);
 }
 
 static bool can_stream(const void *to, const void *from, size_t bytes)
@@ -48,7 +47,7 @@ static void copy_out(const struct window *win, void *to, const void *from, size_
     if (win->bytes * win->out.blocks >= STREAM_BYTES && can_stream(to, from, bytes))
         copy_streaming(to, from, bytes);
     else
-        memcpy(to, from, bytes);
+        copy_bytes(to, from, bytes);
 }
 
 /* What is next from `at`, up to `limit`: within one piece, and so without wrapping around. */
@@ -87,8 +86,8 @@ static bool put_in(struct ruccl_work *w)
         return false;
     pthread_mutex_unlock(&w->conn->lock);
     for (uint32_t i = 0; i < in->blocks; i++)
-        memcpy(in->stage + i * win->length + at % win->length, in->tensor + i * win->bytes + at,
-               bytes);
+        copy_bytes(in->stage + i * win->length + at % win->length, in->tensor + i * win->bytes + at,
+                   bytes);
     pthread_mutex_lock(&w->conn->lock);
     win->ready += bytes;
     return true;
@@ -120,23 +119,68 @@ static bool has_news(const void *subject)
     return w->state != WORK_UNFINISHED || w->window.done > w->window.seen;
 }
 
-void window_run(struct ruccl_work *w)
+static bool copy_some(struct ruccl_work *w)
 {
-    struct window *win = &w->window;
+    bool moved;
 
+    w->window.seen = w->window.done;
+    moved = take_out(w);
+    moved |= put_in(w);
+    if (moved)
+        tell(w);
+    return moved;
+}
+
+/* While the collective runs. Return: 0, it has ended; or CONN_TIMEOUT. */
+static int copy_along(struct ruccl_work *w, int64_t deadline)
+{
     while (w->state == WORK_UNFINISHED) {
-        bool moved;
-
-        win->seen = win->done;
-        moved = take_out(w);
-        moved |= put_in(w);
-        if (moved)
-            tell(w);
-        else
-            conn_wait(w->conn, has_news, w, CONN_NO_DEADLINE);
+        if (!copy_some(w))
+            conn_wait(w->conn, has_news, w, deadline);
+        if (w->state == WORK_UNFINISHED && conn_is_over(deadline))
+            return CONN_TIMEOUT;
     }
-    win->done = win->bytes;
+    return 0;
+}
+
+static void copy_rest(struct ruccl_work *w)
+{
+    w->window.done = w->window.bytes;
     while (!w->error.code && take_out(w))
         ;
     work_taken(w);
+}
+
+static bool nobody_copies(const void *subject)
+{
+    const struct ruccl_work *w = subject;
+
+    return !w->window.copying;
+}
+
+int window_run(struct ruccl_work *w, int64_t deadline)
+{
+    int r;
+
+    if (conn_wait(w->conn, nobody_copies, w, deadline))
+        return CONN_TIMEOUT;
+    if (w->state == WORK_DONE)
+        return 0;
+    w->window.copying = true;
+    r = copy_along(w, deadline);
+    if (r == 0)
+        copy_rest(w);
+    w->window.copying = false;
+    conn_wake(w->conn);
+    return r;
+}
+
+void window_abandon(struct ruccl_work *w)
+{
+    struct request q = { .kind = REQUEST_ABORT };
+
+    q.abort.comm = w->window.comm;
+    q.abort.text =
+        "a work on plain memory was released before it was done, and nobody copies for it";
+    conn_tell(w->conn, &q);
 }

@@ -1,7 +1,8 @@
 /*
  * Windows: plain memory that passes through a short stage, piece by piece, while the collective
- * runs, so that the stage stays in the cache however large the tensor is. For blocking calls, whose
- * thread is there to copy; other calls stage all of it. With the connection's lock held.
+ * runs, so that the stage stays in the cache however large the tensor is. For blocking calls and
+ * attended works, for which a thread is there to copy; other calls stage all of it. With the
+ * connection's lock held.
  */
 #ifndef CLIENT_WINDOW_H
 #define CLIENT_WINDOW_H
@@ -34,12 +35,17 @@ struct window {
     uint64_t taken; /* copied out of the stage */
 
     uint32_t comm, width; /* for what the daemon is told, in elements */
+    bool copying;         /* a thread is in window_run() */
 };
 
 /*
- * Copies until the work has ended, and then, if it ended well, what is left of its output. Lets go
- * of the lock meanwhile.
+ * Copies until the work has ended, and then, if it ended well, what is left of its output; with the
+ * deadline over, what there is to copy now. Lets go of the lock meanwhile. One thread at a time:
+ * the others wait for it. Return: 0, the work is done; or CONN_TIMEOUT.
  */
-void window_run(struct ruccl_work *w);
+int window_run(struct ruccl_work *w, int64_t deadline);
+
+/* Nobody will copy what is left, so that the work's communicator is aborted. */
+void window_abandon(struct ruccl_work *w);
 
 #endif

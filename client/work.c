@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "client/comm.h"
+#include "client/copy.h"
 #include "client/region.h"
 #include "client/report.h"
 
@@ -231,7 +232,7 @@ static void copy_out(struct ruccl_work *w)
     if (w->output.to_gpu)
         gpu_write(&w->place, (uintptr_t)w->output.to, w->output.from, output_bytes(w), &w->error);
     else
-        memcpy(w->output.to, w->output.from, output_bytes(w));
+        copy_bytes(w->output.to, w->output.from, output_bytes(w));
     pthread_mutex_lock(&c->lock);
     work_taken(w);
 }
@@ -240,7 +241,8 @@ int work_finish(struct ruccl_work *w, int64_t deadline, struct error *e)
 {
     if (w->state == WORK_UNFINISHED && conn_is_over(deadline))
         conn_poll(w->conn); /* nobody will wait, so nobody would look */
-    if (conn_wait(w->conn, work_is_settled, w, deadline))
+    if (w->window.length ? window_run(w, deadline)
+                         : conn_wait(w->conn, work_is_settled, w, deadline))
         return RUCCL_PENDING;
     if (w->state == WORK_STAGED)
         copy_out(w);
@@ -347,6 +349,8 @@ void ruccl_work_release(struct ruccl_work *work)
     if (!work || conn_enter(work->conn) < 0)
         return;
     c = work->conn;
+    if (work->window.length && work->state == WORK_UNFINISHED)
+        window_abandon(work);
     work_unref(work);
     conn_exit(c);
 }

@@ -377,6 +377,38 @@ def press_control_c(connection, comm):
     return work.wait() is None
 
 
+def largest_stage(connection, comm):
+    """Bytes of the longest shared memory after a blocking call on 16 MiB; and whether it is right."""
+    x = np.full(1 << 22, comm.rank + 1, "f4")
+    comm.all_reduce(x)
+    sizes = [0]
+    for line in pathlib.Path("/proc/self/maps").read_text().splitlines():
+        if "memfd:ruccl" in line:
+            first, end = line.split()[0].split("-")
+            sizes.append(int(end, 16) - int(first, 16))
+    return max(sizes), bool((x == 3).all())
+
+
+def interrupt_a_large_call(connection, comm):
+    """Rank 0 is interrupted in a call on much plain memory, which rank 1 finishes none the less."""
+    x = np.full(1 << 22, comm.rank + 1, "f4")
+    out = np.zeros(1 << 22, "f4")
+    if comm.rank == 0:
+        threading.Timer(0.2, os.kill, (os.getpid(), 2)).start()
+        try:
+            comm.all_reduce(x, out)
+            return False
+        except KeyboardInterrupt:
+            comm.send(b"!", 1)
+    else:
+        comm.recv(bytearray(1), 0)
+        comm.all_reduce(x, out)
+        if not (out == 3).all():
+            return False
+    comm.all_reduce(x)
+    return bool((x == 3).all())
+
+
 def fork_and_carry_on(connection, comm):
     child = os.fork()
     if child == 0:

@@ -96,6 +96,11 @@ class Collectives(unittest.TestCase):
     def test_dropped_work_ends_all_the_same(self):
         self.assertEqual(self.all_ranks(2, jobs.drop_work), [[2.0] * 5] * 2)
 
+    def test_a_large_blocking_call_takes_a_short_stage(self):
+        for stage, right in ranks.run(2, jobs.largest_stage):
+            self.assertTrue(right)
+            self.assertLessEqual(stage, 4 << 20)
+
     def test_shared_arrays_leave_nothing_behind(self):
         self.assertEqual(self.all_ranks(2, jobs.count_mappings), [True] * 2)
 
@@ -175,6 +180,9 @@ class Failures(unittest.TestCase):
 
     def test_control_c_ends_a_wait(self):
         self.assertEqual(ranks.run(2, jobs.press_control_c), [True, True])
+
+    def test_control_c_in_a_large_call_does_not_keep_the_others(self):
+        self.assertEqual(ranks.run(2, jobs.interrupt_a_large_call), [True, True])
 
     def test_after_fork_the_child_is_refused_and_the_parent_goes_on(self):
         self.assertEqual(ranks.run(2, jobs.fork_and_carry_on), [0, 0])

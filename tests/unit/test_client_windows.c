@@ -22,6 +22,7 @@ struct caller {
     struct ruccl_comm comm;
     enum collective_id kind;
     uint32_t root;
+    bool attended; /* an all_reduce that two threads wait for, instead of a blocking call */
     struct ruccl_tensor in, out;
     int result;
     struct ruccl_error error;
@@ -34,11 +35,40 @@ struct caller {
     uint64_t ready, taken, done; /* of every block */
 };
 
+static void *wait_too(void *work)
+{
+    return ruccl_work_wait(work, -1) == 0 ? work : NULL;
+}
+
+/* In slices, and tested in between, while another thread waits for all of it. */
+static int call_attended(struct caller *c)
+{
+    struct ruccl_work *work;
+    pthread_t other;
+    void *found;
+    int r;
+
+    r = ruccl_all_reduce_async(ruccl_attended(c->comm), &c->in, &c->out, RUCCL_SUM, &work);
+    if (r < 0)
+        return r;
+    while ((r = ruccl_work_wait(work, 300)) == RUCCL_PENDING &&
+           fake_count(c->p.daemon, REQUEST_STAGED) < 8)
+        ruccl_work_test(work);
+    pthread_create(&other, NULL, wait_too, work);
+    while ((r = ruccl_work_wait(work, 300)) == RUCCL_PENDING)
+        ruccl_work_test(work);
+    pthread_join(other, &found);
+    ruccl_work_release(work);
+    return r == 0 && !found ? RUCCL_PENDING : r;
+}
+
 static void *call(void *arg)
 {
     struct caller *c = arg;
 
-    if (c->kind == COLLECTIVE_ALL_GATHER)
+    if (c->attended)
+        c->result = call_attended(c);
+    else if (c->kind == COLLECTIVE_ALL_GATHER)
         c->result = ruccl_all_gather(c->comm, &c->in, &c->out);
     else if (c->kind == COLLECTIVE_REDUCE_SCATTER)
         c->result = ruccl_reduce_scatter(c->comm, &c->in, &c->out, RUCCL_SUM);
@@ -226,6 +256,79 @@ TEST(a_large_blocking_call_says_that_it_has_a_window)
     move_all(&c, WINDOW / 4, &seed);
     call_end(&c, 0);
     expect_output(m);
+    memory_free(m, 0);
+    pair_stop(&c.p);
+}
+
+TEST(an_attended_work_has_a_window_while_anybody_waits)
+{
+    uint8_t *m = memory_new(0, true);
+    struct caller c;
+    uint64_t seed = 1;
+
+    open_pair(&c);
+    c.attended = true;
+    for (uint32_t round = 0; round < 5; round++) {
+        for (uint64_t i = 0; i < COUNT; i++)
+            m[i] = given(i);
+        c.in = c.out = bytes_tensor(m, COUNT);
+        call_begin(&c, round);
+        assert_int_equal(c.post.post.in.window, WINDOW);
+        assert_int_equal(c.post.post.out.window, WINDOW);
+        move_all(&c, WINDOW / 4, &seed);
+        call_end(&c, 0);
+        expect_output(m);
+    }
+    memory_free(m, 0);
+    pair_stop(&c.p);
+}
+
+/* Whoever wraps it further keeps that. */
+TEST(what_is_attended_moves_by_tests_and_nothing_moves_without)
+{
+    uint8_t *m = memory_new(0, true);
+    const struct ruccl_tensor t = bytes_tensor(m, COUNT);
+    struct ruccl_work *work;
+    struct caller c;
+
+    open_pair(&c);
+    c.comm = ruccl_unbounded(ruccl_on_stream(ruccl_bounded(ruccl_attended(c.comm), 1), NULL));
+    assert_int_equal(ruccl_all_reduce_async(c.comm, &t, &t, RUCCL_SUM, &work), 0);
+    c.post = fake_await(c.p.daemon, REQUEST_POST, 0);
+    assert_int_equal(c.post.post.in.window, WINDOW);
+    sleep_ms(20);
+    assert_int_equal(fake_count(c.p.daemon, REQUEST_STAGED), 0);
+    assert_int_equal(ruccl_work_test(work), RUCCL_PENDING);
+    assert_int_equal(fake_await(c.p.daemon, REQUEST_STAGED, 0).staged.in_ready, WINDOW / 4);
+    assert_int_equal(ruccl_work_test(work), RUCCL_PENDING);
+    assert_int_equal(fake_await(c.p.daemon, REQUEST_STAGED, 1).staged.in_ready, WINDOW / 2);
+    complete(&c, ERROR_RANK_LOST);
+    assert_int_equal(ruccl_work_wait(work, -1), -RUCCL_RANK_LOST);
+    assert_int_equal(ruccl_work_test(work), -RUCCL_RANK_LOST);
+    ruccl_work_release(work);
+    assert_int_equal(fake_count(c.p.daemon, REQUEST_ABORT), 0);
+    memory_free(m, 0);
+    pair_stop(&c.p);
+}
+
+/* Nobody would copy, and others would wait in vain. */
+TEST(an_attended_work_released_early_aborts_its_communicator)
+{
+    uint8_t *m = memory_new(0, true);
+    const struct ruccl_tensor t = bytes_tensor(m, COUNT), just = bytes_tensor(m, WINDOW);
+    struct ruccl_work *work;
+    struct caller c;
+
+    open_pair(&c);
+    assert_int_equal(ruccl_all_reduce_async(ruccl_attended(c.comm), &just, &just, RUCCL_SUM, &work),
+                     0);
+    ruccl_work_release(work);
+    assert_int_equal(fake_await(c.p.daemon, REQUEST_POST, 0).post.in.window, 0);
+    assert_int_equal(fake_count(c.p.daemon, REQUEST_ABORT), 0);
+    assert_int_equal(ruccl_all_reduce_async(ruccl_attended(c.comm), &t, &t, RUCCL_SUM, &work), 0);
+    c.post = fake_await(c.p.daemon, REQUEST_POST, 1);
+    ruccl_work_release(work);
+    assert_int_equal(fake_await(c.p.daemon, REQUEST_ABORT, 0).abort.comm, c.post.post.comm);
     memory_free(m, 0);
     pair_stop(&c.p);
 }
@@ -704,6 +807,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_large_blocking_call_says_that_it_has_a_window),
+        cmocka_unit_test(an_attended_work_has_a_window_while_anybody_waits),
+        cmocka_unit_test(what_is_attended_moves_by_tests_and_nothing_moves_without),
+        cmocka_unit_test(an_attended_work_released_early_aborts_its_communicator),
         cmocka_unit_test(windows_are_counted_in_elements),
         cmocka_unit_test(what_is_short_in_long_chunks_or_not_waited_for_is_staged_whole),
         cmocka_unit_test(output_is_exact_whatever_the_pieces),

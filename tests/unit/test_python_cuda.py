@@ -180,7 +180,7 @@ class Torch(unittest.TestCase):
 
 class Structures(unittest.TestCase):
     def test_are_as_long_as_those_of_c(self):
-        self.assertEqual(ctypes.sizeof(_library.Comm), 24)
+        self.assertEqual(ctypes.sizeof(_library.Comm), 32)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,12 @@ class Tensor(Structure):
 
 
 class Comm(Structure):
-    _fields_ = [("member", c_void_p), ("max_chunk_bytes", c_uint64), ("stream", c_void_p)]
+    _fields_ = [
+        ("member", c_void_p),
+        ("max_chunk_bytes", c_uint64),
+        ("stream", c_void_p),
+        ("attended", c_uint32),
+    ]
 
 
 class JoinOptions(Structure):

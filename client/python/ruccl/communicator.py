@@ -2,10 +2,10 @@
 
 R is the world size, [a, ...] a shape whose axis 0 is a. An array is numpy's, or any object with a
 C-contiguous buffer. One made by Connection.empty() is used where it is; every other is copied
-through shared memory. Inputs that are not contiguous are packed; outputs that are not contiguous
-are refused. Or it is an array in memory of a GPU, a torch tensor or an object with a
-__cuda_array_interface__, which Connection.register_cuda() has to know, and is used where it is;
-outputs there have to be given.
+through shared memory, a large one in a blocking call piece by piece while the collective runs.
+Inputs that are not contiguous are packed; outputs that are not contiguous are refused. Or it is an
+array in memory of a GPU, a torch tensor or an object with a __cuda_array_interface__, which
+Connection.register_cuda() has to know, and is used where it is; outputs there have to be given.
 
 Every rank calls the same collectives in the same order. A refusal, also one by this package, is an
 error on every rank, after which the communicator goes on; see ruccl.errors for what else there is.
@@ -39,8 +39,7 @@ def _collective(prepare):
     """
     name = prepare.__name__
 
-    @functools.wraps(prepare)
-    def start(self, *args, **kwargs):
+    def begin(self, attended, args, kwargs):
         try:
             request = prepare(self, *args, **kwargs)
             arguments = self._arguments(request)
@@ -48,11 +47,19 @@ def _collective(prepare):
             # The other ranks make this call too, and would wait for this one.
             self._refuse(name)
             raise
-        return self._start(name, request, arguments)
+        return self._start(name, request, arguments, attended)
+
+    @functools.wraps(prepare)
+    def start(self, *args, **kwargs):
+        return begin(self, False, args, kwargs)
 
     @functools.wraps(prepare)
     def call(self, *args, **kwargs):
-        return start(self, *args, **kwargs).wait()
+        work = begin(self, True, args, kwargs)
+        try:
+            return work.wait()
+        finally:
+            work.drop()  # what a signal's handler has interrupted goes on
 
     start.__name__ = f"{name}_async"
     start.__qualname__ = f"{prepare.__qualname__}_async"
@@ -102,7 +109,8 @@ class Communicator:
     def __init__(self, member, max_chunk_bytes, stream):
         self._member = member
         self._connection = member.connection
-        self._raw = _library.Comm(member.raw.member, max_chunk_bytes, stream)
+        self._raw = _library.Comm(member.raw.member, max_chunk_bytes, stream, 0)
+        self._attended = _library.Comm(member.raw.member, max_chunk_bytes, stream, 1)
         self.rank = member.rank
         self.world_size = member.world_size
         self.id = member.id
@@ -349,25 +357,32 @@ class Communicator:
             for argument in request.arguments
         ]
 
-    def _raw_for(self, request):
+    def _raw_for(self, request, attended):
+        raw = self._attended if attended else self._raw
         if self.stream is None:
             for argument in request.arguments:
                 if isinstance(argument, tensors.Array) and argument.stream is not None:
-                    raw = self._raw
-                    return _library.Comm(raw.member, raw.max_chunk_bytes, argument.stream)
-        return self._raw
+                    return _library.Comm(
+                        raw.member, raw.max_chunk_bytes, argument.stream, raw.attended
+                    )
+        return raw
 
-    def _start(self, name, request, arguments):
+    def _start(self, name, request, arguments, attended):
         function = getattr(lib, f"ruccl_{name}_async")
-        raw = self._raw_for(request)
+        raw = self._raw_for(request, attended)
         handle = c_void_p()
-        with self._connection._gate, self._member.gate:
-            self._connection._sweep()
-            check(function(raw, *arguments, byref(handle)))
-        return Work(
+        work = Work(
             self._connection, handle, keep=request.arguments, finish=request.finish,
-            world_size=self.world_size,
+            world_size=self.world_size, attended=attended,
         )  # fmt: skip
+        try:
+            with self._connection._gate, self._member.gate:
+                self._connection._sweep()
+                check(function(raw, *arguments, byref(handle)))
+        except BaseException:
+            work.drop()
+            raise
+        return work
 
     def _refuse(self, name):
         """Takes the place of a call that failed here in the order of the collectives.

@@ -3,6 +3,7 @@
 import ctypes
 import math
 import operator
+import threading
 from ctypes import byref, c_void_p
 
 from . import _library, dtypes, memory, tensors
@@ -10,6 +11,7 @@ from .communicator import forming, unsigned
 from .dtypes import DType, numpy
 from .errors import Code, Rejected, check
 from .gate import Gate
+from .work import SLICE_US
 from ._library import PENDING, lib
 
 
@@ -152,9 +154,24 @@ class Connection:
 
     # ------------------------------------------------------------------ dropped work
 
-    def _adopt(self, handle, keep):
+    def _adopt(self, handle, keep, attended):
         """Keeps what unfinished work uses after its Work is gone. Called inside the gate."""
-        self._dropped.append((handle, keep))
+        if attended:
+            threading.Thread(target=self._attend, args=(handle, keep), daemon=True).start()
+        else:
+            self._dropped.append((handle, keep))
+
+    def _attend(self, handle, keep):
+        """Waits for dropped work that only goes on while somebody does: others wait for it too."""
+        pending = True
+        try:
+            while pending:
+                with self._gate:
+                    pending = lib.ruccl_work_wait(handle, SLICE_US) == PENDING
+                    if not pending:
+                        lib.ruccl_work_release(handle)
+        except Closed:
+            pass  # close() has released it
 
     def _sweep(self):
         """Lets go of dropped work that is done by now. Called inside the gate."""

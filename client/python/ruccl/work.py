@@ -11,7 +11,7 @@ from .errors import Closed, check, last_error
 from ._library import PENDING, lib
 
 # A signal handler, Ctrl-C's too, runs between two calls of the library: no call may wait for long.
-_SLICE_US = 100_000
+SLICE_US = 100_000
 
 
 class Progress(NamedTuple):
@@ -56,14 +56,21 @@ class Work:
     Dropping it lets the operation go on by itself.
     """
 
-    def __init__(self, connection, handle, *, keep=(), finish=None, undo=None, world_size=0):
-        """finish(work) makes the result of a success, undo() tidies up after a failure."""
+    def __init__(
+        self, connection, handle, *, keep=(), finish=None, undo=None, world_size=0, attended=False
+    ):
+        """finish(work) makes the result of a success, undo() tidies up after a failure.
+
+        handle      a c_void_p, in which the operation's may be put later
+        attended    it only goes on while somebody waits for it, or tests it
+        """
         self._connection = connection
         self._handle = handle
         self._keep = keep
         self._finish = finish
         self._undo = undo
         self._world_size = world_size
+        self._attended = attended
         self._lock = threading.Lock()
         self._done = False
         self._failure = None
@@ -86,7 +93,7 @@ class Work:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._done:
-            left_us = _SLICE_US
+            left_us = SLICE_US
             if deadline is not None:
                 left_us = min(left_us, max(0, int((deadline - time.monotonic()) * 1e6)))
             with self._connection._gate:
@@ -142,12 +149,20 @@ class Work:
             raise self._failure
         return self._result
 
-    def __del__(self):
+    def drop(self):
+        """Lets go: an unfinished operation goes on by itself. The last call."""
+        handle, self._handle = self._handle, None
+        if not handle:
+            return
         try:
             with self._connection._gate:
-                if self._done or lib.ruccl_work_test(self._handle) != PENDING:
-                    lib.ruccl_work_release(self._handle)
+                if self._done or lib.ruccl_work_test(handle) != PENDING:
+                    lib.ruccl_work_release(handle)
                 else:
-                    self._connection._adopt(self._handle, self._keep)
-        except (Closed, AttributeError):
-            pass  # close() has released it, or __init__ has not come so far
+                    self._connection._adopt(handle, self._keep, self._attended)
+        except Closed:
+            pass  # close() has released it
+
+    def __del__(self):
+        if hasattr(self, "_failure"):
+            self.drop()
