@@ -104,6 +104,7 @@ int conn_new(const char *path, struct ruccl_conn **ret, struct error *e)
     c->pid = getpid();
     c->loop = c->news = -1;
     list_init(&c->waiters);
+    list_init(&c->chores);
     list_init(&c->idle);
     list_init(&c->members);
     for (uint32_t i = 0; i < CONN_BUCKETS; i++) {
@@ -237,7 +238,8 @@ static void end_lost(struct ruccl_conn *c)
     end_said(c, &e);
 }
 
-/* NULL: to a request nobody waits for, or whose sender ran out of patience. Serials do not recur. */
+/* NULL: to a request nobody waits for, or whose sender ran out of patience. Serials do not recur.
+ */
 static struct pending *pending_find(struct ruccl_conn *c, uint64_t serial)
 {
     struct pending *p;
@@ -267,8 +269,8 @@ static int route_packet(struct ruccl_conn *c)
 {
     struct error e = { 0 };
     struct reply reply;
-    int r = repeat_decode_reply(&c->answered, c->codec, c->packet->bytes, c->packet->len, &reply,
-                                &e);
+    int r =
+        repeat_decode_reply(&c->answered, c->codec, c->packet->bytes, c->packet->len, &reply, &e);
 
     if (r < 0)
         conn_end(c, &e);
@@ -357,8 +359,8 @@ static void sleep_at_socket(struct ruccl_conn *c, struct pollfd fds[2], int64_t 
 {
     struct timespec left = timespec_of(MAX(deadline - conn_now(), 0));
 
-    fds[0] = (struct pollfd){ .fd = c->socket,
-                              .events = (short)(POLLIN | (c->blocked ? POLLOUT : 0)) };
+    fds[0] =
+        (struct pollfd){ .fd = c->socket, .events = (short)(POLLIN | (c->blocked ? POLLOUT : 0)) };
     fds[1] = (struct pollfd){ .fd = c->nudge, .events = POLLIN };
     pthread_mutex_unlock(&c->lock);
     ppoll(fds, 2, deadline == CONN_NO_DEADLINE ? NULL : &left, NULL);
@@ -422,8 +424,55 @@ static void waiter_init(struct waiter *w)
     pthread_condattr_destroy(&attributes);
 }
 
-int conn_wait(struct ruccl_conn *c, bool (*ready)(const void *subject), const void *subject,
-              int64_t deadline)
+/* Each once: they may go, and others come, while one of them lets go of the lock. */
+static bool do_chores(struct ruccl_conn *c)
+{
+    bool moved = false;
+    struct chore *k;
+    uint32_t n = 0;
+
+    list_for_each(k, &c->chores, link)
+        n++;
+    while (n-- > 0 && !list_empty(&c->chores)) {
+        k = list_first(&c->chores, struct chore, link);
+        list_remove(&k->link);
+        list_append(&c->chores, &k->link);
+        moved |= k->move(k);
+    }
+    return moved;
+}
+
+/* One leads; what only this thread knew of, the next one looks for. */
+static void appoint(struct ruccl_conn *c)
+{
+    if (!list_empty(&c->chores))
+        nudge_leader(c);
+    if (!c->leading && !list_empty(&c->waiters))
+        pthread_cond_signal(&list_first(&c->waiters, struct waiter, link)->wake);
+}
+
+/* A step of waiting. Return: 0, to look again, or CONN_TIMEOUT. */
+static int wait_some(struct ruccl_conn *c, struct waiter *w, bool helps, int64_t deadline)
+{
+    const bool moved = helps && do_chores(c);
+
+    if (moved)
+        conn_poll(c); /* nobody else may have looked meanwhile */
+    if (w->ready(w->subject))
+        return 0;
+    if (conn_is_over(deadline))
+        return CONN_TIMEOUT;
+    if (moved)
+        return 0;
+    if (c->leading || c->end.code)
+        follow(c, w, deadline);
+    else
+        lead(c, deadline);
+    return 0;
+}
+
+static int wait_until(struct ruccl_conn *c, bool (*ready)(const void *subject), const void *subject,
+                      bool helps, int64_t deadline)
 {
     struct waiter w = { .ready = ready, .subject = subject };
     int r = 0;
@@ -432,21 +481,24 @@ int conn_wait(struct ruccl_conn *c, bool (*ready)(const void *subject), const vo
         return 0;
     waiter_init(&w);
     list_append(&c->waiters, &w.link);
-    while (!ready(subject)) {
-        if (conn_is_over(deadline)) {
-            r = CONN_TIMEOUT;
-            break;
-        }
-        if (c->leading || c->end.code)
-            follow(c, &w, deadline);
-        else
-            lead(c, deadline);
-    }
+    while (r == 0 && !ready(subject))
+        r = wait_some(c, &w, helps, deadline);
     list_remove(&w.link);
     pthread_cond_destroy(&w.wake);
-    if (!c->leading && !list_empty(&c->waiters))
-        pthread_cond_signal(&list_first(&c->waiters, struct waiter, link)->wake);
+    appoint(c);
     return r;
+}
+
+int conn_wait(struct ruccl_conn *c, bool (*ready)(const void *subject), const void *subject,
+              int64_t deadline)
+{
+    return wait_until(c, ready, subject, true, deadline);
+}
+
+/* In the middle of a message, or of a chore. */
+static int wait_alone(struct ruccl_conn *c, bool (*ready)(const void *subject), int64_t deadline)
+{
+    return wait_until(c, ready, c, false, deadline);
 }
 
 /* ---------------------------------------------------------------- sending */
@@ -469,7 +521,7 @@ int conn_take_turn(struct ruccl_conn *c, struct error *e)
 {
     int r;
 
-    conn_wait(c, turn_is_free, c, CONN_NO_DEADLINE);
+    wait_alone(c, turn_is_free, CONN_NO_DEADLINE);
     r = conn_check(c, e);
     if (r < 0)
         return r;
@@ -497,7 +549,7 @@ static int send_by_socket(struct ruccl_conn *c, uint32_t len, int fd)
         /* The daemon may have stopped reading until we take its replies: the leader reads on. */
         c->blocked = true;
         nudge_leader(c);
-        conn_wait(c, socket_has_room, c, CONN_NO_DEADLINE);
+        wait_alone(c, socket_has_room, CONN_NO_DEADLINE);
         if (c->end.code)
             return PACKET_END;
     }
@@ -518,7 +570,7 @@ static int send_by_ring(struct ruccl_conn *c, uint32_t len)
     c->room = len;
     while (ring_put(&c->rings.requests, c->buffer, len) == RING_FULL) {
         /* Nobody tells of room: the daemon has been rung, and takes what there is soon. */
-        conn_wait(c, ring_has_its_room, c, conn_now() + ROOM_NS);
+        wait_alone(c, ring_has_its_room, conn_now() + ROOM_NS);
         if (c->end.code)
             return PACKET_END;
     }

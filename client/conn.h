@@ -2,9 +2,9 @@
  * Connections: one socket to the daemon, one lock, and the rule of who reads.
  *
  * The library has no threads. Of the threads that wait, one is the leader: it looks at the ring for
- * a while, then sleeps in poll() on the socket, and hands replies to whoever they are for, while the
- * others sleep on conditions of their own. On leaving it appoints the next. Nobody looks or sleeps
- * with the lock held.
+ * a while, then sleeps in poll() on the socket, and hands replies to whoever they are for, while
+ * the others sleep on conditions of their own. On leaving it appoints the next. Nobody looks or
+ * sleeps with the lock held.
  *
  * Unless told otherwise, functions are called with the lock held (conn_enter), and those that wait
  * let go of it meanwhile.
@@ -37,6 +37,12 @@ struct pending {
     struct list link; // ruccl_conn::pending
 };
 
+/* What goes on only while some thread is there: whoever waits lends all of them a hand. */
+struct chore {
+    bool (*move)(struct chore *k); /* a little; may let go of the lock. Return: whether it did */
+    struct list link;              // ruccl_conn::chores
+};
+
 struct ruccl_conn {
     pthread_mutex_t lock;
     unsigned refs; /* the user's handle, every work, every call that is inside */
@@ -49,11 +55,12 @@ struct ruccl_conn {
     int loop;  /* epoll for the user's own loop, of `socket` and `news`; -1 until asked for */
     int news;  /* eventfd: something was read outside of ruccl_dispatch() */
 
-    bool leading; /* a thread is in poll() on the socket */
-    bool sending; /* a thread has the turn to send; `buffer` is its */
-    bool blocked; /* and waits for room in the socket */
+    bool leading;  /* a thread is in poll() on the socket */
+    bool sending;  /* a thread has the turn to send; `buffer` is its */
+    bool blocked;  /* and waits for room in the socket */
     uint32_t room; /* or in the ring, for so many bytes */
     struct list waiters;
+    struct list chores;
 
     uint64_t last_serial;
     struct list pending[CONN_BUCKETS];
@@ -111,7 +118,8 @@ int conn_check(const struct ruccl_conn *c, struct error *e);
 #define CONN_TIMEOUT 1
 
 /*
- * Waits until ready(subject), as leader or behind one. It must become true when the connection ends
+ * Waits until ready(subject), as leader or behind one, and does the connection's chores meanwhile;
+ * with the deadline over, once. It must become true when the connection ends
  * at the latest. Return: 0 or a condition.
  */
 int conn_wait(struct ruccl_conn *c, bool (*ready)(const void *subject), const void *subject,

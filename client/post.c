@@ -114,6 +114,7 @@ static int stage_windows(struct posting *p, struct ruccl_work *w, const struct w
     if (r < 0)
         return r;
     w->window = *win;
+    list_init(&w->window.chore.link);
     if (p->in.copied) {
         w->window.in = (struct window_side){ (uint8_t *)p->in.address, w->stage_out->data, in };
         p->post.in = (struct wire_operand){ w->stage_out->number, 0, win->length / win->width };
@@ -261,6 +262,8 @@ static int post(struct posting *p, struct ruccl_work **ret, struct error *e)
         posting_reject(p);
     place = gpu_place_hold(&w->place);
     r = send_post(p, w, e);
+    if (r == 0 && w->window.length && w->state == WORK_UNFINISHED)
+        window_begin(w);
     if (r == 0)
         work_wait_in_stream(w, &place);
     gpu_place_let_go(&place);

@@ -58,8 +58,8 @@ void rings_close(struct rings *r)
     r->memory = NULL;
 }
 
-/* Alone one of many would learn nothing, since those that sleep slow it down: so there are times to
- * try again that all processes of a machine have in common. */
+/* Alone one of many would learn nothing, since those that sleep slow it down: so all who go by the
+ * same clock try again at the same times. */
 static bool is_trial(int64_t now)
 {
     return now % TRIALS_NS < TRIAL_NS;

@@ -112,43 +112,49 @@ static void tell(struct ruccl_work *w)
     conn_give_turn(w->conn);
 }
 
-static bool has_news(const void *subject)
-{
-    const struct ruccl_work *w = subject;
-
-    return w->state != WORK_UNFINISHED || w->window.done > w->window.seen;
-}
-
 static bool copy_some(struct ruccl_work *w)
 {
-    bool moved;
+    bool moved = take_out(w);
 
-    w->window.seen = w->window.done;
-    moved = take_out(w);
     moved |= put_in(w);
     if (moved)
         tell(w);
     return moved;
 }
 
-/* While the collective runs. Return: 0, it has ended; or CONN_TIMEOUT. */
-static int copy_along(struct ruccl_work *w, int64_t deadline)
+static bool move(struct chore *k)
 {
-    while (w->state == WORK_UNFINISHED) {
-        if (!copy_some(w))
-            conn_wait(w->conn, has_news, w, deadline);
-        if (w->state == WORK_UNFINISHED && conn_is_over(deadline))
-            return CONN_TIMEOUT;
-    }
-    return 0;
+    struct ruccl_work *w = container_of(k, struct ruccl_work, window.chore);
+    struct ruccl_conn *c = w->conn;
+    bool moved;
+
+    if (w->window.copying)
+        return false;
+    w->refs++;
+    w->window.copying = true;
+    moved = copy_some(w);
+    w->window.copying = false;
+    conn_wake(c);
+    work_unref(w);
+    return moved;
 }
 
-static void copy_rest(struct ruccl_work *w)
+void window_begin(struct ruccl_work *w)
+{
+    w->window.chore.move = move;
+    list_append(&w->conn->chores, &w->window.chore.link);
+}
+
+void window_end(struct ruccl_work *w)
+{
+    list_remove(&w->window.chore.link);
+}
+
+void window_take_rest(struct ruccl_work *w)
 {
     w->window.done = w->window.bytes;
     while (!w->error.code && take_out(w))
         ;
-    work_taken(w);
 }
 
 static bool nobody_copies(const void *subject)
@@ -158,29 +164,27 @@ static bool nobody_copies(const void *subject)
     return !w->window.copying;
 }
 
-int window_run(struct ruccl_work *w, int64_t deadline)
+static bool needs_nobody(const struct ruccl_work *w)
 {
-    int r;
+    const struct window *win = &w->window;
 
-    if (conn_wait(w->conn, nobody_copies, w, deadline))
-        return CONN_TIMEOUT;
-    if (w->state == WORK_DONE)
-        return 0;
-    w->window.copying = true;
-    r = copy_along(w, deadline);
-    if (r == 0)
-        copy_rest(w);
-    w->window.copying = false;
-    conn_wake(w->conn);
-    return r;
+    return w->state != WORK_UNFINISHED || (!win->out.tensor && win->ready == win->bytes);
 }
 
 void window_abandon(struct ruccl_work *w)
 {
     struct request q = { .kind = REQUEST_ABORT };
+    struct error ignored = { 0 }; /* then it has ended */
 
+    window_end(w);
+    conn_poll(w->conn); /* it may be done, and nobody have looked */
+    conn_wait(w->conn, nobody_copies, w, CONN_NO_DEADLINE);
+    if (needs_nobody(w) || conn_take_turn(w->conn, &ignored) < 0)
+        return;
     q.abort.comm = w->window.comm;
     q.abort.text =
         "a work on plain memory was released before it was done, and nobody copies for it";
-    conn_tell(w->conn, &q);
+    if (w->state == WORK_UNFINISHED)
+        conn_send(w->conn, &q, -1, &ignored);
+    conn_give_turn(w->conn);
 }

@@ -7,7 +7,7 @@
 #ifndef CLIENT_WINDOW_H
 #define CLIENT_WINDOW_H
 
-#include "shared/mem.h"
+#include "client/conn.h"
 
 struct ruccl_work;
 
@@ -31,21 +31,25 @@ struct window {
 
     uint64_t ready; /* copied into the stage */
     uint64_t done;  /* the daemon has read and written it; by progress messages */
-    uint64_t seen;  /* of `done`, when last looked at */
     uint64_t taken; /* copied out of the stage */
 
     uint32_t comm, width; /* for what the daemon is told, in elements */
-    bool copying;         /* a thread is in window_run() */
+    bool copying;         /* a thread is at it */
+    struct chore chore;
 };
 
 /*
- * Copies until the work has ended, and then, if it ended well, what is left of its output; with the
- * deadline over, what there is to copy now. Lets go of the lock meanwhile. One thread at a time:
- * the others wait for it. Return: 0, the work is done; or CONN_TIMEOUT.
+ * From the post on until its answer: whoever waits for anything on the connection copies, a piece
+ * at a time and one thread at a time. Lets go of the lock meanwhile.
  */
-int window_run(struct ruccl_work *w, int64_t deadline);
+void window_begin(struct ruccl_work *w);
+void window_end(struct ruccl_work *w);
 
-/* Nobody will copy what is left, so that the work's communicator is aborted. */
+/* What is left of the output, if it ended well, once nobody copies. Lets go of the lock, too. */
+void window_take_rest(struct ruccl_work *w);
+
+/* The tensors may go, so that nothing is copied any more: if anything is left, the communicator is
+ * aborted. Waits for whoever copies. */
 void window_abandon(struct ruccl_work *w);
 
 #endif

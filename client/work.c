@@ -119,6 +119,7 @@ static void work_answered(struct pending *p, const struct reply *reply)
     else
         w->error = w->conn->end;
 
+    window_end(w);
     /* From here on the cell is another work's. */
     read_cell(w, &w->progress);
     conn_give_slot(w->conn, w->slot);
@@ -162,6 +163,7 @@ int work_new(struct ruccl_conn *c, uint32_t ncounts, struct ruccl_work **ret, st
     w->pending.answered = work_answered;
     w->pending.progressed = work_progressed;
     list_init(&w->pending.link);
+    list_init(&w->window.chore.link);
     r = conn_take_slot(c, &w->slot, e);
     if (r < 0) {
         work_unref(w);
@@ -184,7 +186,7 @@ static bool work_is_settled(const void *subject)
 {
     const struct ruccl_work *w = subject;
 
-    return w->state == WORK_STAGED || w->state == WORK_DONE;
+    return (w->state == WORK_STAGED && !w->window.copying) || w->state == WORK_DONE;
 }
 
 void work_wait_in_stream(struct ruccl_work *w, const struct gpu_place *place)
@@ -215,37 +217,39 @@ static uint64_t output_bytes(const struct ruccl_work *w)
     return MIN(bytes, w->output.bytes);
 }
 
-void work_taken(struct ruccl_work *w)
-{
-    w->state = WORK_DONE;
-    region_let_go(steal(&w->stage_out));
-    conn_wake(w->conn);
-}
-
 /* Without the lock: others wait for their own works meanwhile. */
 static void copy_out(struct ruccl_work *w)
 {
     struct ruccl_conn *c = w->conn;
 
-    w->state = WORK_COPYING;
     pthread_mutex_unlock(&c->lock);
     if (w->output.to_gpu)
         gpu_write(&w->place, (uintptr_t)w->output.to, w->output.from, output_bytes(w), &w->error);
     else
         copy_bytes(w->output.to, w->output.from, output_bytes(w));
     pthread_mutex_lock(&c->lock);
-    work_taken(w);
+}
+
+static void take_output(struct ruccl_work *w)
+{
+    w->state = WORK_COPYING;
+    if (w->window.length)
+        window_take_rest(w);
+    else
+        copy_out(w);
+    w->state = WORK_DONE;
+    region_let_go(steal(&w->stage_out));
+    conn_wake(w->conn);
 }
 
 int work_finish(struct ruccl_work *w, int64_t deadline, struct error *e)
 {
     if (w->state == WORK_UNFINISHED && conn_is_over(deadline))
         conn_poll(w->conn); /* nobody will wait, so nobody would look */
-    if (w->window.length ? window_run(w, deadline)
-                         : conn_wait(w->conn, work_is_settled, w, deadline))
+    if (conn_wait(w->conn, work_is_settled, w, deadline))
         return RUCCL_PENDING;
     if (w->state == WORK_STAGED)
-        copy_out(w);
+        take_output(w);
     if (w->error.code)
         *e = w->error;
     return -(int)w->error.code;

@@ -66,9 +66,6 @@ void work_wait_in_stream(struct ruccl_work *w, const struct gpu_place *place);
 /* Lets go, at any time. */
 void work_unref(struct ruccl_work *w);
 
-/* From STAGED to DONE: nothing uses the stage any more. */
-void work_taken(struct ruccl_work *w);
-
 /* Waits, copies output out, and returns the outcome as ruccl_work_wait() does, worded in `e`. */
 int work_finish(struct ruccl_work *w, int64_t deadline, struct error *e);
 

@@ -90,12 +90,16 @@ static void request_get(const struct request *r, uint64_t *ret)
 static void request_keep(struct request_repeats *p, const struct request *r, const uint8_t *bytes,
                          size_t len)
 {
-    const uint32_t i = victim(&p->replaced);
     const bool is_post = r->kind == REQUEST_POST;
+    struct memo memo;
+    uint32_t i;
 
-    if (memo_keep(&p->known[i].memo, bytes, len, is_post ? REQUEST_POST_FIELD : REQUEST_START_FIELD,
-                  is_post ? post_fields : start_fields, ARRAY_SIZE(post_fields)))
-        p->known[i].request = *r;
+    if (!memo_keep(&memo, bytes, len, is_post ? REQUEST_POST_FIELD : REQUEST_START_FIELD,
+                   is_post ? post_fields : start_fields, ARRAY_SIZE(post_fields)))
+        return;
+    i = victim(&p->replaced);
+    p->known[i].memo = memo;
+    p->known[i].request = *r;
 }
 
 int repeat_decode_request(struct request_repeats *p, struct codec *c, const void *bytes, size_t len,
@@ -141,8 +145,8 @@ static bool is_plain(const struct reply *r)
 {
     const struct reply_completion *c = &r->completion;
 
-    return r->kind == REPLY_COMPLETION && !c->error.code && !c->ncounts && !c->child_nranks &&
-           !c->persistent;
+    return r->kind == REPLY_COMPLETION && !c->error.code && !c->ncounts && !c->persistent &&
+           !c->child_rank && !c->child_nranks && (!c->child_id || !*c->child_id);
 }
 
 static bool completions_equal(const struct reply_completion *a, const struct reply_completion *b)
@@ -163,12 +167,15 @@ static void reply_set(struct reply *r, const uint64_t *values)
 static void reply_keep(struct reply_repeats *p, const struct reply *r, const uint8_t *bytes,
                        size_t len)
 {
-    const uint32_t i = victim(&p->replaced);
     const char *algorithm = r->completion.algorithm ? r->completion.algorithm : "";
+    struct memo memo;
+    uint32_t i;
 
-    if (!memo_keep(&p->known[i].memo, bytes, len, REPLY_COMPLETION_FIELD, completion_fields,
+    if (!memo_keep(&memo, bytes, len, REPLY_COMPLETION_FIELD, completion_fields,
                    ARRAY_SIZE(completion_fields)))
         return;
+    i = victim(&p->replaced);
+    p->known[i].memo = memo;
     p->known[i].reply = *r;
     strncpy(p->known[i].algorithm, algorithm, CODEC_ALGORITHM_MAX);
     p->known[i].reply.completion.algorithm = p->known[i].algorithm;

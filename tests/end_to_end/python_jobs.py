@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import signal
 import threading
 import time
 
@@ -406,6 +407,53 @@ def interrupt_a_large_call(connection, comm):
         if not (out == 3).all():
             return False
     comm.all_reduce(x)
+    return bool((x == 3).all())
+
+
+def interrupt_a_large_call_and_close(connection, comm, socket, id):
+    """Rank 0 leaves with the interruption: rank 1 is told, and no thread of rank 0 complains."""
+    x = np.ones(1 << 22, "f4")
+    complaints = []
+    threading.excepthook = complaints.append
+    own = ruccl.connect(socket)
+    with own:
+        short = own.join(id, comm.rank, 2)
+        if comm.rank == 1:
+            time.sleep(0.5)
+            try:
+                short.all_reduce(x)
+                return False
+            except ruccl.Error as error:
+                return error.code in (ruccl.Code.RANK_LOST, ruccl.Code.RANK_LEFT)
+        threading.Timer(0.2, os.kill, (os.getpid(), 2)).start()
+        try:
+            with own:
+                short.all_reduce(x)
+            return False
+        except KeyboardInterrupt:
+            pass
+    while threading.active_count() > 1:
+        time.sleep(0.01)
+    return not complaints
+
+
+def call_from_a_handler(connection, comm):
+    """A signal's handler makes a call behind the large one that it has interrupted."""
+    x = np.full(1 << 22, comm.rank + 1, "f4")
+    called = []
+
+    def handler(*_):
+        comm.barrier()
+        called.append(True)
+
+    if comm.rank == 0:
+        signal.signal(signal.SIGUSR1, handler)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        comm.all_reduce(x)
+        return bool(called) and bool((x == 3).all())
+    time.sleep(0.6)
+    comm.all_reduce(x)
+    comm.barrier()
     return bool((x == 3).all())
 
 

@@ -184,6 +184,15 @@ class Failures(unittest.TestCase):
     def test_control_c_in_a_large_call_does_not_keep_the_others(self):
         self.assertEqual(ranks.run(2, jobs.interrupt_a_large_call), [True, True])
 
+    def test_control_c_in_a_large_call_ends_with_the_connection(self):
+        with ruccl.connect(daemon.socket) as connection:
+            id = connection.new_id()
+        job = jobs.interrupt_a_large_call_and_close
+        self.assertEqual(ranks.run(2, job, daemon.socket, id), [True, True])
+
+    def test_a_handler_may_call_in_the_middle_of_a_large_call(self):
+        self.assertEqual(ranks.run(2, jobs.call_from_a_handler), [True, True])
+
     def test_after_fork_the_child_is_refused_and_the_parent_goes_on(self):
         self.assertEqual(ranks.run(2, jobs.fork_and_carry_on), [0, 0])
 

@@ -311,6 +311,17 @@ TEST(what_is_attended_moves_by_tests_and_nothing_moves_without)
     pair_stop(&c.p);
 }
 
+/* Messages keep their order: behind another post there is no doubt. */
+static void expect_aborts(struct caller *c, uint32_t posts, uint32_t n)
+{
+    struct ruccl_work *work;
+
+    assert_int_equal(ruccl_barrier_async(c->comm, &work), 0);
+    fake_await(c->p.daemon, REQUEST_POST, posts);
+    assert_int_equal(fake_count(c->p.daemon, REQUEST_ABORT), n);
+    ruccl_work_release(work);
+}
+
 /* Nobody would copy, and others would wait in vain. */
 TEST(an_attended_work_released_early_aborts_its_communicator)
 {
@@ -324,11 +335,69 @@ TEST(an_attended_work_released_early_aborts_its_communicator)
                      0);
     ruccl_work_release(work);
     assert_int_equal(fake_await(c.p.daemon, REQUEST_POST, 0).post.in.window, 0);
-    assert_int_equal(fake_count(c.p.daemon, REQUEST_ABORT), 0);
     assert_int_equal(ruccl_all_reduce_async(ruccl_attended(c.comm), &t, &t, RUCCL_SUM, &work), 0);
     c.post = fake_await(c.p.daemon, REQUEST_POST, 1);
     ruccl_work_release(work);
     assert_int_equal(fake_await(c.p.daemon, REQUEST_ABORT, 0).abort.comm, c.post.post.comm);
+    expect_aborts(&c, 2, 1);
+    memory_free(m, 0);
+    pair_stop(&c.p);
+}
+
+/* One whose end has come and not been looked at, and one whose input was all that there is. */
+TEST(an_attended_work_that_needs_nobody_is_released_as_any)
+{
+    uint8_t *m = memory_new(0, true);
+    const struct ruccl_tensor t = bytes_tensor(m, COUNT);
+    struct ruccl_work *work;
+    struct caller c;
+    uint32_t other;
+
+    open_pair(&c);
+    assert_int_equal(ruccl_all_reduce_async(ruccl_attended(c.comm), &t, &t, RUCCL_SUM, &work), 0);
+    c.post = fake_await(c.p.daemon, REQUEST_POST, 0);
+    complete(&c, ERROR_TIMEOUT);
+    ruccl_work_release(work);
+
+    other = (ruccl_rank(c.comm) + 1) % NRANKS;
+    assert_int_equal(ruccl_reduce_async(ruccl_attended(c.comm), &t, NULL, RUCCL_SUM, other, &work),
+                     0);
+    c.post = fake_await(c.p.daemon, REQUEST_POST, 1);
+    c.nstaged = staged_before(c.p.daemon, &c.post);
+    while (c.ready < COUNT) {
+        assert_int_equal(ruccl_work_wait(work, 1000), RUCCL_PENDING);
+        while (c.nstaged < fake_count(c.p.daemon, REQUEST_STAGED))
+            look(&c);
+        c.done = c.ready;
+        tell_progress(&c);
+    }
+    ruccl_work_release(work);
+    expect_aborts(&c, 2, 0);
+    memory_free(m, 0);
+    pair_stop(&c.p);
+}
+
+/* Whoever waits on the connection, for whatever it is, copies. */
+TEST(another_call_moves_what_is_attended)
+{
+    uint8_t *m = memory_new(0, true);
+    const struct ruccl_tensor t = bytes_tensor(m, COUNT);
+    struct ruccl_work *work, *behind;
+    struct caller c;
+
+    open_pair(&c);
+    assert_int_equal(ruccl_all_reduce_async(ruccl_attended(c.comm), &t, &t, RUCCL_SUM, &work), 0);
+    c.post = fake_await(c.p.daemon, REQUEST_POST, 0);
+    assert_int_equal(ruccl_barrier_async(c.comm, &behind), 0);
+    fake_await(c.p.daemon, REQUEST_POST, 1);
+    sleep_ms(20);
+    assert_int_equal(fake_count(c.p.daemon, REQUEST_STAGED), 0);
+    assert_int_equal(ruccl_work_wait(behind, 50000), RUCCL_PENDING);
+    assert_true(fake_count(c.p.daemon, REQUEST_STAGED) > 0);
+    complete(&c, ERROR_RANK_LOST);
+    assert_int_equal(ruccl_work_wait(work, -1), -RUCCL_RANK_LOST);
+    ruccl_work_release(work);
+    ruccl_work_release(behind);
     memory_free(m, 0);
     pair_stop(&c.p);
 }
@@ -810,6 +879,8 @@ int main(void)
         cmocka_unit_test(an_attended_work_has_a_window_while_anybody_waits),
         cmocka_unit_test(what_is_attended_moves_by_tests_and_nothing_moves_without),
         cmocka_unit_test(an_attended_work_released_early_aborts_its_communicator),
+        cmocka_unit_test(an_attended_work_that_needs_nobody_is_released_as_any),
+        cmocka_unit_test(another_call_moves_what_is_attended),
         cmocka_unit_test(windows_are_counted_in_elements),
         cmocka_unit_test(what_is_short_in_long_chunks_or_not_waited_for_is_staged_whole),
         cmocka_unit_test(output_is_exact_whatever_the_pieces),

@@ -255,6 +255,39 @@ static void test_completions_in_a_row(void **state)
     }
 }
 
+static void test_what_does_not_vary_tells_completions_apart(void **state)
+{
+    struct reply r = { .kind = REPLY_COMPLETION, .serial = 1 };
+    struct reply_completion *c = &r.completion;
+
+    (void)state;
+    c->sequence = 1;
+    c->algorithm = "ring";
+#define CHANGED(field, value)                                                                      \
+    do {                                                                                           \
+        const struct reply kept = r;                                                               \
+        (field) = (value);                                                                         \
+        assert_reply_alike(&r);                                                                    \
+        assert_reply_alike(&r);                                                                    \
+        r = kept;                                                                                  \
+        assert_reply_alike(&r);                                                                    \
+    } while (0)
+    CHANGED(c->error, sample_error());
+    CHANGED(c->chunks, 1);
+    CHANGED(c->chunk_elements, 1);
+    CHANGED(c->peak_bytes, 1);
+    CHANGED(c->algorithm, "tree");
+    CHANGED(c->algorithm, NULL);
+    CHANGED(c->child_rank, 3);
+    CHANGED(c->child_nranks, 4);
+    CHANGED(c->child_id, "rc1-abcd");
+    CHANGED(c->persistent, 1);
+    CHANGED(c->counts, sample_counts);
+    c->counts = sample_counts;
+    CHANGED(c->ncounts, 2);
+#undef CHANGED
+}
+
 /* ------------------------------------------------ theirs */
 
 static void test_every_change_of_a_known_message(void **state)
@@ -274,6 +307,29 @@ static void test_every_change_of_a_known_message(void **state)
             assert_decodes_alike(bytes, len);
             bytes[n] = (uint8_t)v;
             assert_decodes_alike(bytes, len);
+            bytes[n] = kept;
+        }
+    }
+}
+
+static void test_every_change_of_a_known_reply(void **state)
+{
+    static uint8_t bytes[PACKET_BYTES_MAX];
+    struct reply done = { .kind = REPLY_COMPLETION, .serial = 300 };
+    size_t len;
+
+    (void)state;
+    done.completion = (struct reply_completion){
+        .sequence = 299, .wait_us = 17, .run_us = 400, .chunks = 1, .algorithm = "direct"
+    };
+    len = (size_t)codec_encode_reply(&done, bytes);
+    for (size_t n = 0; n < len; n++) {
+        const uint8_t kept = bytes[n];
+
+        for (uint32_t v = 0; v < 256; v++) {
+            assert_reply_decodes_alike(bytes, len);
+            bytes[n] = (uint8_t)v;
+            assert_reply_decodes_alike(bytes, len);
             bytes[n] = kept;
         }
     }
@@ -379,6 +435,9 @@ int main(void)
                                         codec_teardown),
         cmocka_unit_test_setup_teardown(test_every_kind_between_calls, setup, codec_teardown),
         cmocka_unit_test_setup_teardown(test_completions_in_a_row, setup, codec_teardown),
+        cmocka_unit_test_setup_teardown(test_what_does_not_vary_tells_completions_apart, setup,
+                                        codec_teardown),
+        cmocka_unit_test_setup_teardown(test_every_change_of_a_known_reply, setup, codec_teardown),
         cmocka_unit_test_setup_teardown(test_every_change_of_a_known_message, setup,
                                         codec_teardown),
         cmocka_unit_test_setup_teardown(test_messages_that_no_encoder_makes, setup, codec_teardown),

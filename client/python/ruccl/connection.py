@@ -9,9 +9,9 @@ from ctypes import byref, c_void_p
 from . import _library, dtypes, memory, tensors
 from .communicator import forming, unsigned
 from .dtypes import DType, numpy
-from .errors import Code, Rejected, check
+from .errors import Closed, Code, Rejected, check
 from .gate import Gate
-from .work import SLICE_US
+from .work import SLICE_US, claim
 from ._library import PENDING, lib
 
 
@@ -154,16 +154,18 @@ class Connection:
 
     # ------------------------------------------------------------------ dropped work
 
-    def _adopt(self, handle, keep, attended):
+    def _adopt(self, handle, keep):
         """Keeps what unfinished work uses after its Work is gone. Called inside the gate."""
-        if attended:
-            threading.Thread(target=self._attend, args=(handle, keep), daemon=True).start()
-        else:
-            self._dropped.append((handle, keep))
+        self._dropped.append((handle, keep))
 
-    def _attend(self, handle, keep):
-        """Waits for dropped work that only goes on while somebody does: others wait for it too."""
-        pending = True
+    def _attend(self, owned, keep):
+        """Waits, in a thread of its own, for dropped work that only goes on while somebody does:
+        other ranks wait for it too. Takes the handle out of `owned`."""
+        threading.Thread(target=self._wait_for, args=(owned, keep), daemon=True).start()
+
+    def _wait_for(self, owned, keep):
+        handle = claim(owned)
+        pending = bool(handle)
         try:
             while pending:
                 with self._gate:

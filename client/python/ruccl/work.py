@@ -66,6 +66,7 @@ class Work:
         """
         self._connection = connection
         self._handle = handle
+        self._owned = [handle]  # empty once it was let go of
         self._keep = keep
         self._finish = finish
         self._undo = undo
@@ -77,7 +78,7 @@ class Work:
         self._result = None
 
     def test(self):
-        """Whether the operation is done. Raises its Error if it failed; never waits."""
+        """Whether the operation is done. Raises its Error if it failed; does not wait for it."""
         if not self._done:
             with self._connection._gate:
                 self._settle(lib.ruccl_work_test(self._handle))
@@ -151,18 +152,43 @@ class Work:
 
     def drop(self):
         """Lets go: an unfinished operation goes on by itself. The last call."""
-        handle, self._handle = self._handle, None
-        if not handle:
-            return
+        try:
+            if self._attended and self._is_under_way():
+                self._connection._attend(self._owned, self._keep)
+                return
+        except Closed:
+            return  # close() has released it
+        except BaseException:
+            self._let_go()  # nobody attends it
+            raise
+        self._let_go()
+
+    def _is_under_way(self):
+        with self._connection._gate:
+            return bool(self._handle) and lib.ruccl_work_test(self._handle) == PENDING
+
+    def _let_go(self):
+        """What is attended and under way is aborted by this."""
         try:
             with self._connection._gate:
-                if self._done or lib.ruccl_work_test(handle) != PENDING:
+                handle = claim(self._owned)
+                if not handle:
+                    return
+                if self._attended or self._done or lib.ruccl_work_test(handle) != PENDING:
                     lib.ruccl_work_release(handle)
                 else:
-                    self._connection._adopt(handle, self._keep, self._attended)
+                    self._connection._adopt(handle, self._keep)
         except Closed:
             pass  # close() has released it
 
     def __del__(self):
         if hasattr(self, "_failure"):
-            self.drop()
+            self._let_go()
+
+
+def claim(owned):
+    """The handle that whoever comes first is to let go of; None for the others."""
+    try:
+        return owned.pop()
+    except IndexError:
+        return None
