@@ -456,8 +456,6 @@ static int wait_some(struct ruccl_conn *c, struct waiter *w, bool helps, int64_t
 {
     const bool moved = helps && do_chores(c);
 
-    if (moved)
-        conn_poll(c); /* nobody else may have looked meanwhile */
     if (w->ready(w->subject))
         return 0;
     if (conn_is_over(deadline))
