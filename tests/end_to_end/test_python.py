@@ -2,6 +2,7 @@
 """The Python package against a real daemon. Without numpy the tests that need it are skipped."""
 
 import array
+import os
 import pathlib
 import re
 import subprocess
@@ -352,6 +353,13 @@ class Declarations(unittest.TestCase):
     def enum(self, name):
         body = re.search(rf"enum {name} {{(.*?)}}", self.header, re.DOTALL).group(1)
         return {name: int(number) for name, number in re.findall(r"RUCCL_(\w+) = (\d+)", body)}
+
+    def test_another_library_is_told_by_name(self):
+        other = subprocess.run(
+            [sys.executable, "-c", "import ruccl"], capture_output=True, text=True,
+            env=os.environ | {"RUCCL_LIBRARY": "libc.so.6"},
+        )  # fmt: skip
+        self.assertIn("ImportError: libc.so.6 is not the ruCCL library", other.stderr)
 
     def test_numbers_are_those_of_the_header(self):
         codes = {"OK": 0, **{code.name: code.value for code in ruccl.Code}}

@@ -140,7 +140,12 @@ def _load():
             " path of libruccl.so.0"
         ) from error
     for name, (result, arguments) in _FUNCTIONS.items():
-        function = getattr(library, name)
+        try:
+            function = getattr(library, name)
+        except AttributeError as error:
+            raise ImportError(
+                f"{path} is not the ruCCL library that this package goes with: it has no {name}()"
+            ) from error
         function.restype = result
         function.argtypes = arguments
     return library
