@@ -151,12 +151,29 @@ static int unknown_key(const char *where, const struct keyfile_key *k, struct er
                      k->name);
 }
 
+static int check_section(const struct keyfile_key *k, struct error *e)
+{
+    struct text known = { 0 };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        if (!strcmp(rows[i].section, k->section))
+            return 0;
+        if (i == 0 || strcmp(rows[i].section, rows[i - 1].section))
+            text_add(&known, "%s[%s]", i ? ", " : "", rows[i].section);
+    }
+    return error_set(e, ERROR_INVALID_ARGUMENT, "%s:%u: there is no section [%s], only %s", k->path,
+                     k->line, k->section, known.s);
+}
+
 static int take_key(void *user, const struct keyfile_key *k, struct error *e)
 {
     struct reading *r = user;
-    const struct option_row *row = row_find(k->section, k->name);
+    const struct option_row *row;
     struct text where = { 0 };
 
+    if (!k->name)
+        return check_section(k, e);
+    row = row_find(k->section, k->name);
     text_add(&where, "%s:%u: ", k->path, k->line);
     if (!row)
         return unknown_key(where.s, k, e);

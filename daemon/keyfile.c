@@ -2,52 +2,9 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <ini.h>
-
-#define KIB 1024ull
-
-const struct word byte_units[] = {
-    { "", 1 },
-    { "B", 1 },
-    { "K", KIB },
-    { "KiB", KIB },
-    { "M", KIB *KIB },
-    { "MiB", KIB *KIB },
-    { "G", KIB *KIB *KIB },
-    { "GiB", KIB *KIB *KIB },
-    { "T", KIB *KIB *KIB *KIB },
-    { "TiB", KIB *KIB *KIB *KIB },
-    { NULL, 0 },
-};
-
-bool word_find(const struct word *words, const char *text, uint64_t *ret)
-{
-    for (; words->text; words++)
-        if (!strcmp(words->text, text)) {
-            *ret = words->value;
-            return true;
-        }
-    return false;
-}
-
-bool number_parse(const char *text, int base, const struct word *units, uint64_t *ret)
-{
-    unsigned long long number;
-    uint64_t unit;
-    char *end;
-
-    if (*text < '0' || *text > '9')
-        return false;
-    errno = 0;
-    number = strtoull(text, &end, base);
-    if (errno)
-        return false;
-    end += strspn(end, " \t");
-    return word_find(units, end, &unit) && mul_u64(number, unit, ret);
-}
 
 /* One reading, with what inih does not know: lines. */
 struct reading {
@@ -60,11 +17,26 @@ struct reading {
     bool failed;
 };
 
+/* inih tells of keys alone, so a section without any would be nobody's. What has no end is left for
+ * inih to refuse. */
+static int read_section(struct reading *r, const char *line)
+{
+    const char *open = line + strspn(line, " \t"), *close = strchr(open, ']');
+    struct keyfile_key key = { .path = r->path, .line = r->line };
+    struct text section = { 0 };
+
+    if (*open != '[' || !close)
+        return 0;
+    text_add(&section, "%.*s", (int)(close - open - 1), open + 1);
+    key.section = section.s;
+    return r->take(r->user, &key, r->error);
+}
+
 static char *read_line(char *buffer, int size, void *stream)
 {
     struct reading *r = stream;
 
-    if (!fgets(buffer, size, r->file))
+    if (r->failed || !fgets(buffer, size, r->file))
         return NULL;
     r->line++;
     if (!strchr(buffer, '\n') && !feof(r->file)) {
@@ -73,7 +45,8 @@ static char *read_line(char *buffer, int size, void *stream)
         r->failed = true;
         return NULL;
     }
-    return buffer;
+    r->failed = read_section(r, buffer) < 0;
+    return r->failed ? NULL : buffer;
 }
 
 static int read_key(void *user, const char *section, const char *name, const char *value)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/keyfile.h"
+#include "shared/words.h"
 
 #define KIB 1024ull
 #define TIB (KIB * KIB * KIB * KIB)
@@ -52,8 +53,6 @@ static const struct unit time_units[] = {
 };
 
 static const struct unit speed_units[] = { { "MB/s", 1 }, { "GB/s", 1e3 }, { NULL, 0 } };
-
-static const struct word no_units[] = { { "", 1 }, { NULL, 0 } };
 
 /* A decimal number and a unit, with blanks between them allowed. */
 static bool decimal_parse(const char *text, const struct unit *units, double *ret)
@@ -115,8 +114,7 @@ static void row_allowed(const struct key_row *row, struct text *t)
         text_add(t, "a speed from %gMB/s to %gGB/s, in MB/s or GB/s", row->min, row->max / 1e3);
         break;
     case TYPE_BYTES:
-        text_add(t, "bytes from %.0f to %.0f, with K, M, G, T, KiB, MiB, GiB or TiB", row->min,
-                 row->max);
+        text_add(t, "bytes from %.0f to %.0f, with " BYTE_UNITS_TEXT, row->min, row->max);
         break;
     case TYPE_COUNT:
         text_add(t, "a number from %.0f to %.0f", row->min, row->max);
@@ -203,10 +201,9 @@ static int take_rule(struct reading *r, enum collective_id kind, const struct ke
     uint64_t bytes;
 
     if (!number_parse(k->name, 10, byte_units, &bytes))
-        return error_set(
-            e, ERROR_INVALID_ARGUMENT,
-            "%s:%u: '%s' is not bytes from 0 on, with K, M, G, T, KiB, MiB, GiB or TiB", k->path,
-            k->line, k->name);
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "%s:%u: '%s' is not bytes from 0 on, with " BYTE_UNITS_TEXT, k->path,
+                         k->line, k->name);
     if (!algorithm_allowed(kind, k->value, &allowed))
         return error_set(e, ERROR_INVALID_ARGUMENT, "%s:%u: %s: '%s' is not one of %s", k->path,
                          k->line, k->name, k->value, allowed.s);
@@ -225,19 +222,30 @@ static int take_rule(struct reading *r, enum collective_id kind, const struct ke
 
 /* ---- */
 
+/* Of one that opens, or of a key before all of them. */
+static int no_section(const struct keyfile_key *k, struct error *e)
+{
+    static const char there_is[] = "[machine], [chunks], or a collective's, as [all_reduce]";
+
+    if (k->name)
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "%s:%u: '%s' is in no section; it belongs in %s", k->path, k->line,
+                         k->name, there_is);
+    return error_set(e, ERROR_INVALID_ARGUMENT, "%s:%u: there is no section [%s], only %s", k->path,
+                     k->line, k->section, there_is);
+}
+
 static int take_key(void *user, const struct keyfile_key *k, struct error *e)
 {
     struct reading *r = user;
     const enum collective_id kind = collective_by_name(k->section);
+    const bool rows_here = section_is_rows(k->section);
 
-    if (section_is_rows(k->section))
-        return take_row(r, k, e);
-    if (kind != COLLECTIVE_NONE && has_algorithms(kind))
-        return take_rule(r, kind, k, e);
-    return error_set(e, ERROR_INVALID_ARGUMENT,
-                     "%s:%u: '%s' is in no section that there is: [machine], [chunks], or a "
-                     "collective's, as [all_reduce]",
-                     k->path, k->line, k->name);
+    if (!rows_here && (kind == COLLECTIVE_NONE || !has_algorithms(kind)))
+        return no_section(k, e);
+    if (!k->name)
+        return 0;
+    return rows_here ? take_row(r, k, e) : take_rule(r, kind, k, e);
 }
 
 int tuning_read(const char *path, struct table *t, struct error *e)

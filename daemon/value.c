@@ -7,9 +7,9 @@
 #include <systemd/sd-id128.h>
 
 #include "daemon/config.h"
-#include "daemon/keyfile.h"
 #include "daemon/server/address.h"
 #include "shared/cuda.h"
+#include "shared/words.h"
 
 static const struct word levels[] = {
     { "error", LOG_LEVEL_ERROR }, { "warning", LOG_LEVEL_WARNING }, { "notice", LOG_LEVEL_NOTICE },
@@ -29,8 +29,6 @@ static const struct word time_units[] = {
     { "us", 1 },   { "ms", MS }, { "s", 1000 * MS }, { "min", 60 * 1000 * MS },
     { "h", HOUR }, { NULL, 0 },
 };
-
-static const struct word no_units[] = { { "", 1 }, { NULL, 0 } };
 
 static bool parse_uuid(const char *text, char *ret)
 {
@@ -213,8 +211,7 @@ void value_allowed(enum value_type type, uint64_t min, uint64_t max, struct text
         text_add(t, "a number from %" PRIu64 " to %" PRIu64, min, max);
         break;
     case TYPE_BYTES:
-        text_add(t, "bytes from %" PRIu64 " to %" PRIu64 ", with K, M, G, T, KiB, MiB, GiB or TiB",
-                 min, max);
+        text_add(t, "bytes from %" PRIu64 " to %" PRIu64 ", with " BYTE_UNITS_TEXT, min, max);
         break;
     case TYPE_DURATION:
         text_add(t,

@@ -41,6 +41,13 @@ enum operator_id operator_by_name(const char *name)
     return OPERATOR_NONE;
 }
 
+void text_add_operators(struct text *t)
+{
+    for (uint32_t i = 1; i < OPERATOR_END; i++)
+        if (operators[i])
+            text_add_item(t, operators[i]);
+}
+
 static bool axes_product(const struct shape *s, uint32_t first, uint64_t *ret)
 {
     uint64_t n = 1;

@@ -84,6 +84,9 @@ const char *operator_name(uint32_t id);
 enum collective_id collective_by_name(const char *name);
 enum operator_id operator_by_name(const char *name);
 
+/* Appends "sum, product, ...": all names. */
+void text_add_operators(struct text *t);
+
 struct shape {
     uint32_t naxes;
     uint64_t axes[AXES_MAX];

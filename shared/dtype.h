@@ -4,6 +4,8 @@
 
 #include "shared/base.h"
 
+struct text;
+
 enum dtype_class {
     DTYPE_CLASS_FLOAT,    /* arithmetic, rounds */
     DTYPE_CLASS_SIGNED,   /* arithmetic, wraps */
@@ -57,6 +59,9 @@ struct dtype {
 
 /* The row of `id`, or NULL for a number that names no type: safe on numbers from outside. */
 const struct dtype *dtype_get(uint32_t id);
+
+/* Appends "f32, f64, ...": all names. */
+void text_add_dtypes(struct text *t);
 
 /* The type called `name`, or DTYPE_NONE. */
 enum dtype_id dtype_by_name(const char *name);

@@ -63,6 +63,11 @@ void text_add(struct text *t, const char *format, ...)
     }
 }
 
+void text_add_item(struct text *t, const char *item)
+{
+    text_add(t, "%s%s", t->len ? ", " : "", item);
+}
+
 void text_add_ranks(struct text *t, const uint32_t *ranks, uint32_t nranks)
 {
     text_add(t, nranks == 1 ? "rank " : "ranks ");

@@ -80,6 +80,9 @@ struct text {
 };
 void text_add(struct text *t, const char *format, ...) _printf_(2, 3);
 
+/* Appends an item of a list, with a comma before it unless it is the first word of all. */
+void text_add_item(struct text *t, const char *item);
+
 /* Appends "rank 3" or "ranks 0-3, 5"; `ranks` ascending. */
 void text_add_ranks(struct text *t, const uint32_t *ranks, uint32_t nranks);
 

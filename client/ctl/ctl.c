@@ -8,6 +8,7 @@
 #include "client/ctl/plan.h"
 #include "client/ctl/print.h"
 #include "shared/socket_path.h"
+#include "shared/words.h"
 
 #define ANSWER_TIMEOUT_US 5000000
 
@@ -31,17 +32,19 @@ static const char help[] =
     "  --collective NAME   all_reduce, all_gather, ...\n"
     "  --nodes N           nodes (2)\n"
     "  --ranks-per-node M  ranks on every node (1)\n"
-    "  --bytes S           of one rank; of a pair for all_to_all (1048576)\n"
+    "  --bytes S           of one rank; of a pair for all_to_all (1M)\n"
     "  --dtype NAME        element type (f32)\n"
     "  --op NAME           of the reductions (sum)\n"
     "  --budget BYTES      as the operation's; else none\n"
     "  --algorithm NAME    as forced on the communicator\n"
     "  --node K            show the steps of this node (0)\n"
-    "  --latency-us T      of a message between two nodes (25)\n"
-    "  --message-us T      that a message keeps a link busy, beside its bytes (5)\n"
+    "  --latency-us T      of a message between two nodes (120)\n"
+    "  --message-us T      that a message keeps a link busy, beside its bytes (100)\n"
     "  --bandwidth-gbs G   of a node's link, each direction, 10^9 bytes/s (3)\n"
     "  --memory-gbs G      of a node's memory, read and written (8)\n"
     "  --tuning PATH       read these, chunks and rules from a tuning file, below the arguments\n"
+    "\n"
+    "Bytes are a number, alone or with " BYTE_UNITS_TEXT ".\n"
     "\n"
     "Exit status: 0; 1 if no daemon answers, or nothing can be planned so; 2 for arguments that\n"
     "mean nothing.\n";

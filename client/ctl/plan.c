@@ -2,12 +2,14 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/plan/exchange.h"
 #include "daemon/tuning.h"
+#include "shared/words.h"
 
 #define CHUNK_BYTES (4ull << 20) /* as the daemon's chunk_bytes, where there is no budget */
 
@@ -50,19 +52,10 @@ static const struct option options[] = {
     { 0 },
 };
 
-static bool parse_u64(const char *s, uint64_t *ret)
-{
-    char *end;
-
-    errno = 0;
-    *ret = strtoull(s, &end, 10);
-    return *s >= '0' && *s <= '9' && !*end && !errno;
-}
-
 static bool parse_u32(const char *s, uint32_t *ret)
 {
     uint64_t v;
-    bool fits = parse_u64(s, &v) && v <= UINT32_MAX;
+    bool fits = number_parse(s, 10, no_units, &v) && v <= UINT32_MAX;
 
     if (fits)
         *ret = (uint32_t)v;
@@ -78,13 +71,14 @@ static bool parse_positive(const char *s, double unit, double *ret)
     return end != s && !*end && isfinite(*ret) && *ret > 0;
 }
 
-/* What is said of the machine beside the tuning file, which it goes before; 0: nothing. */
-struct arguments {
-    const char *tuning;
-    struct machine machine;
-};
+/* Nothing to choose an algorithm for: no tensors, or a pair. */
+static bool without_algorithms(enum collective_id kind)
+{
+    return collective_get(kind)->shape == SHAPE_NONE ||
+           collective_get(kind)->flags & COLLECTIVE_PAIR;
+}
 
-static bool take_value(struct plan_options *o, struct arguments *a, int option, const char *value)
+static bool take_value(struct plan_options *o, int option, const char *value)
 {
     switch (option) {
     case OPTION_COLLECTIVE:
@@ -103,22 +97,22 @@ static bool take_value(struct plan_options *o, struct arguments *a, int option, 
     case OPTION_NODE:
         return parse_u32(value, &o->node);
     case OPTION_BYTES:
-        return parse_u64(value, &o->bytes);
+        return number_parse(value, 10, byte_units, &o->bytes);
     case OPTION_BUDGET:
-        return parse_u64(value, &o->budget);
+        return number_parse(value, 10, byte_units, &o->budget);
     case OPTION_LATENCY:
-        return parse_positive(value, 1, &a->machine.latency_us);
+        return parse_positive(value, 1, &o->machine.latency_us);
     case OPTION_MESSAGE:
-        return parse_positive(value, 1, &a->machine.message_us);
+        return parse_positive(value, 1, &o->machine.message_us);
     case OPTION_LINK:
-        return parse_positive(value, 1e3, &a->machine.link_bytes_per_us);
+        return parse_positive(value, 1e3, &o->machine.link_bytes_per_us);
     case OPTION_MEMORY:
-        return parse_positive(value, 1e3, &a->machine.memory_bytes_per_us);
+        return parse_positive(value, 1e3, &o->machine.memory_bytes_per_us);
     case OPTION_ALGORITHM:
         o->algorithm = value;
         return algorithm_name_known(value) && strcmp(value, "auto");
     case OPTION_TUNING:
-        a->tuning = value;
+        o->tuning = value;
         return true;
     default:
         o->json = true;
@@ -126,50 +120,72 @@ static bool take_value(struct plan_options *o, struct arguments *a, int option, 
     }
 }
 
+/* What take_value() takes. */
+static void add_allowed(int option, struct text *t)
+{
+    switch (option) {
+    case OPTION_COLLECTIVE:
+        for (uint32_t kind = 1; kind < COLLECTIVE_END; kind++)
+            if (!without_algorithms((enum collective_id)kind))
+                text_add_item(t, collective_get(kind)->name);
+        break;
+    case OPTION_DTYPE:
+        text_add_dtypes(t);
+        break;
+    case OPTION_OP:
+        text_add_operators(t);
+        break;
+    case OPTION_ALGORITHM:
+        text_add_algorithms(t);
+        break;
+    case OPTION_NODES:
+    case OPTION_RANKS:
+    case OPTION_NODE:
+        text_add(t, "whole numbers from %u on", option == OPTION_NODE ? 0 : 1);
+        break;
+    case OPTION_BYTES:
+    case OPTION_BUDGET:
+        text_add(t, "bytes, alone or with " BYTE_UNITS_TEXT);
+        break;
+    default:
+        text_add(t, "numbers above 0");
+        break;
+    }
+}
+
+static int refuse_value(int option, const char *value, struct error *e)
+{
+    struct text allowed = { 0 };
+
+    add_allowed(option, &allowed);
+    return error_set(e, ERROR_INVALID_ARGUMENT,
+                     "plan: \"%.32s\" is no value of --%s, which takes %s", value,
+                     options[option].name, allowed.s);
+}
+
 static int check_whole(const struct plan_options *o, struct error *e)
 {
     if (o->kind == COLLECTIVE_NONE)
         return error_set(e, ERROR_INVALID_ARGUMENT, "plan: --collective is missing");
-    if (collective_get(o->kind)->shape == SHAPE_NONE ||
-        collective_get(o->kind)->flags & COLLECTIVE_PAIR)
+    if (without_algorithms(o->kind))
         return error_set(e, ERROR_INVALID_ARGUMENT, "plan: %s has no algorithm to choose",
                          collective_get(o->kind)->name);
     if ((uint64_t)o->nnodes * o->ranks > RANKS_MAX)
         return error_set(e, ERROR_INVALID_ARGUMENT, "plan: %u nodes of %u ranks are more than %u",
                          o->nnodes, o->ranks, RANKS_MAX);
+    if (o->bytes > 0 && o->bytes < dtype_get(o->dtype)->width)
+        return error_set(e, ERROR_INVALID_ARGUMENT,
+                         "plan: --bytes %" PRIu64 " is less than one element of %s, %u bytes",
+                         o->bytes, dtype_get(o->dtype)->name, dtype_get(o->dtype)->width);
     if (o->node >= o->nnodes)
         return error_set(e, ERROR_INVALID_ARGUMENT, "plan: node %u is not below %u", o->node,
                          o->nnodes);
     return 0;
 }
 
-static double said_or(double said, double otherwise)
-{
-    return said > 0 ? said : otherwise;
-}
-
-static int make_table(const struct arguments *a, struct table *ret, struct error *e)
-{
-    const struct machine *said = &a->machine;
-    struct machine *m = &ret->machine;
-    int r = 0;
-
-    table_init(ret, CHUNK_BYTES);
-    if (a->tuning)
-        r = tuning_read(a->tuning, ret, e);
-    if (r < 0)
-        return r;
-    m->latency_us = said_or(said->latency_us, m->latency_us);
-    m->message_us = said_or(said->message_us, m->message_us);
-    m->link_bytes_per_us = said_or(said->link_bytes_per_us, m->link_bytes_per_us);
-    m->memory_bytes_per_us = said_or(said->memory_bytes_per_us, m->memory_bytes_per_us);
-    return 0;
-}
-
 int plan_parse(int argc, char **argv, struct plan_options *ret, struct error *e)
 {
-    struct arguments a = { 0 };
-    int option, r;
+    int option;
 
     *ret = (struct plan_options){ .dtype = DTYPE_F32,
                                   .op = OPERATOR_SUM,
@@ -185,17 +201,39 @@ int plan_parse(int argc, char **argv, struct plan_options *ret, struct error *e)
                              argv[optind - 1]);
         if (option == '?')
             return error_set(e, ERROR_INVALID_ARGUMENT, "unknown argument %s", argv[optind - 1]);
-        if (!take_value(ret, &a, option, optarg))
-            return error_set(e, ERROR_INVALID_ARGUMENT, "plan: \"%.32s\" is no value of --%s",
-                             optarg, options[option].name);
+        if (!take_value(ret, option, optarg))
+            return refuse_value(option, optarg, e);
     }
     if (optind < argc)
         return error_set(e, ERROR_INVALID_ARGUMENT, "unknown argument %s", argv[optind]);
-    r = check_whole(ret, e);
-    return r < 0 ? r : make_table(&a, &ret->table, e);
+    return check_whole(ret, e);
 }
 
 /* ---- the operation, and its price by every row */
+
+static double said_or(double said, double otherwise)
+{
+    return said > 0 ? said : otherwise;
+}
+
+/* What was said lies above the tuning file, and that above the defaults. */
+static int make_table(const struct plan_options *o, struct table *ret, struct error *e)
+{
+    const struct machine *said = &o->machine;
+    struct machine *m = &ret->machine;
+    int r = 0;
+
+    table_init(ret, CHUNK_BYTES);
+    if (o->tuning)
+        r = tuning_read(o->tuning, ret, e);
+    if (r < 0)
+        return r;
+    m->latency_us = said_or(said->latency_us, m->latency_us);
+    m->message_us = said_or(said->message_us, m->message_us);
+    m->link_bytes_per_us = said_or(said->link_bytes_per_us, m->link_bytes_per_us);
+    m->memory_bytes_per_us = said_or(said->memory_bytes_per_us, m->memory_bytes_per_us);
+    return 0;
+}
 
 static struct descriptor descriptor_of(const struct plan_options *o)
 {
@@ -290,11 +328,13 @@ int plan_report(const struct plan_options *o, struct plan_report *ret, struct er
 
     *ret = (struct plan_report){ .options = *o };
     plan_init(&ret->steps, o->ranks);
-    r = descriptor_check(&d, e);
+    r = make_table(o, &ret->table, e);
+    if (r == 0)
+        r = descriptor_check(&d, e);
     if (r == 0 && placement_new_even(o->nnodes, o->ranks, &nodes) < 0)
         r = error_set(e, ERROR_NO_MEMORY, "plan: no memory for the nodes");
     if (r == 0)
-        r = price_rows(&spec, &(struct frame){ &o->table, nodes, o->node, o->algorithm }, ret, e);
+        r = price_rows(&spec, &(struct frame){ &ret->table, nodes, o->node, o->algorithm }, ret, e);
     if (r == 0 && ret->shown && emit_steps(ret, nodes) < 0)
         r = error_set(e, ERROR_NO_MEMORY, "plan: no memory for the steps");
     return r;

@@ -16,8 +16,9 @@ struct plan_options {
     enum operator_id op;
     uint32_t nnodes, ranks, node; /* `node`: whose steps are shown */
     uint64_t bytes, budget;
-    struct table table;
-    const char *algorithm; /* forced; NULL: none */
+    struct machine machine; /* what is 0 is the tuning file's, or the default */
+    const char *tuning;     /* a path; NULL: none */
+    const char *algorithm;  /* forced; NULL: none */
     bool json;
 };
 
@@ -32,6 +33,7 @@ struct plan_row {
 
 struct plan_report {
     struct plan_options options;
+    struct table table;
     struct job job;
     struct plan_row rows[PLAN_ROWS_MAX];
     uint32_t nrows;
@@ -39,12 +41,11 @@ struct plan_report {
     struct plan steps;            /* of one piece, of `shown` and options.node */
 };
 
-/*
- * argv[0] is "plan". Return: 0, or -ERROR_INVALID_ARGUMENT, or what the operation's own check says.
- */
+/* argv[0] is "plan", and `ret` points into argv. Return: 0, or -ERROR_INVALID_ARGUMENT. */
 int plan_parse(int argc, char **argv, struct plan_options *ret, struct error *e);
 
-/* Return: 0, or -code worded in `e`; the report is for plan_report_fini() in any case. */
+/* Reads the tuning file. Return: 0, or -code worded in `e`; the report is for plan_report_fini() in
+ * any case. */
 int plan_report(const struct plan_options *o, struct plan_report *ret, struct error *e);
 void plan_report_fini(struct plan_report *r);
 

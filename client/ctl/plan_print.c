@@ -34,11 +34,11 @@ static void print_question(const struct plan_report *r, FILE *out)
     fprintf(
         out,
         "a message's latency %g us, its posting %g us; a node's link %g GB/s, its memory %g GB/s\n",
-        o->table.machine.latency_us, o->table.machine.message_us,
-        o->table.machine.link_bytes_per_us / 1e3, o->table.machine.memory_bytes_per_us / 1e3);
+        r->table.machine.latency_us, r->table.machine.message_us,
+        r->table.machine.link_bytes_per_us / 1e3, r->table.machine.memory_bytes_per_us / 1e3);
     fprintf(out, "no less than %s for latency, %s for bandwidth\n\n",
-            text_us(a, price_bound_latency(&r->job, &o->table.machine)),
-            text_us(b, price_bound_link(&r->job, &o->table.machine)));
+            text_us(a, price_bound_latency(&r->job, &r->table.machine)),
+            text_us(b, price_bound_link(&r->job, &r->table.machine)));
 }
 
 static void add_price(struct columns *t, const struct plan_report *r, const struct price *p)
@@ -214,8 +214,8 @@ int plan_print_json(const struct plan_report *r, FILE *out, struct error *e)
         "{s:s, s:s, s:o, s:o, s:o, s:f, s:f, s:o, s:o, s:o, s:o}", "collective",
         collective_get(o->kind)->name, "dtype", dtype_get(o->dtype)->name, "nodes",
         json_u64(o->nnodes), "ranks_per_node", json_u64(o->ranks), "bytes", json_u64(o->bytes),
-        "bound_latency_us", price_bound_latency(&r->job, &o->table.machine), "bound_bandwidth_us",
-        price_bound_link(&r->job, &o->table.machine), "algorithms", json_rows(r), "algorithm",
+        "bound_latency_us", price_bound_latency(&r->job, &r->table.machine), "bound_bandwidth_us",
+        price_bound_link(&r->job, &r->table.machine), "algorithms", json_rows(r), "algorithm",
         r->shown ? json_string(r->shown->algorithm->name) : json_null(), "node", json_u64(o->node),
         "steps", json_steps(&r->steps));
 

@@ -192,11 +192,14 @@ static void print_header(const struct probe_options *o, const struct site *site)
         "part", "median", "1st quart", "3rd quart", "least", "most");
 }
 
-static int print_parts(const struct probe_options *o, const struct board *board)
+static int print_parts(const struct probe_options *o, const struct board *board,
+                       const struct site *site)
 {
     const uint64_t n = iters_of(o);
     static uint64_t times_ns[OPTIONS_ITERS_MAX];
 
+    if (!o->json)
+        print_header(o, site);
     for (size_t p = 0; p < ARRAY_SIZE(parts); p++) {
         struct spread s;
         int r = 0;
@@ -222,11 +225,9 @@ static int attach_at(const struct site *site, const void *options)
     struct ranks ranks;
     int status = BENCH_BAD, signal, r;
 
-    if (!o->json)
-        print_header(o, site);
     r = ranks_play(&ranks, &job, site, &signal);
     if (r == RANKS_ENDED)
-        status = print_parts(o, ranks.board);
+        status = print_parts(o, ranks.board, site);
     else if (r == RANKS_STOPPED)
         status = BENCH_SIGNAL + signal;
     ranks_stop(&ranks);

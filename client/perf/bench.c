@@ -8,16 +8,18 @@
 #include "client/perf/report.h"
 #include "client/perf/site.h"
 
-/* Prints sizes as they are done. */
+/* Prints sizes as they are done; the header not before the first, as there may be none. */
 static int bench_measure(struct ranks *ranks, const struct options *o)
 {
     struct measurement m;
     int status = BENCH_GOOD;
+    bool headed = false;
     int r, signal;
 
-    if (report_header(stdout, o, site_daemon(ranks->site)) < 0)
-        return BENCH_BAD;
     while ((r = ranks_next(ranks, &signal)) == RANKS_MEASURED) {
+        if (!headed && report_header(stdout, o, site_daemon(ranks->site)) < 0)
+            return BENCH_BAD;
+        headed = true;
         report_measure(o, ranks->board, &m);
         if (report_row(stdout, o, &m) < 0)
             return BENCH_BAD;

@@ -1,11 +1,11 @@
 #include "client/perf/options.h"
 
 #include <assert.h>
-#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "shared/words.h"
 
 #define DEFAULT_MIN 8u
 #define DEFAULT_MAX (UINT64_C(64) << 20)
@@ -26,7 +26,7 @@ static const char help[] =
     "0.\n"
     "\n"
     "  --ranks N          processes, 1 to 4096 (4)\n"
-    "  --min-bytes S      first size (8); sizes take the suffixes K, M and G, powers of 1024\n"
+    "  --min-bytes S      first size (8); sizes may have " BYTE_UNITS_TEXT "\n"
     "  --max-bytes S      last size (64M)\n"
     "  --step-factor N    from one size to the next (2)\n"
     "  --dtype T          element type, f32, f16, bf16, i64, packed_u8, ... (f32)\n"
@@ -93,56 +93,22 @@ void options_print_help(FILE *f)
 
 /* ---------------------------------------------------------------- values */
 
-static bool parse_number(const char *s, uint64_t *ret, const char **ret_end)
-{
-    char *end;
-
-    /* strtoull would take signs and blanks. */
-    if (!isdigit((unsigned char)*s))
-        return false;
-    errno = 0;
-    unsigned long long value = strtoull(s, &end, 10);
-    if (errno)
-        return false;
-    *ret = value;
-    *ret_end = end;
-    return true;
-}
-
-bool options_parse_size(const char *s, uint64_t *ret)
-{
-    static const char suffixes[] = "KMG";
-    uint64_t value, unit = 1;
-    const char *end;
-
-    if (!parse_number(s, &value, &end))
-        return false;
-    if (*end) {
-        const char *suffix = strchr(suffixes, toupper((unsigned char)*end));
-
-        if (!suffix || end[1])
-            return false;
-        unit <<= 10 * (suffix - suffixes + 1);
-    }
-    return mul_u64(value, unit, ret);
-}
-
 static int want_size(const char *s, const char *option, uint64_t *ret, struct error *e)
 {
-    if (options_parse_size(s, ret))
+    if (number_parse(s, 10, byte_units, ret))
         return 0;
-    error_set(e, ERROR_INVALID_ARGUMENT, "--%s wants a size such as 4096, 64K or 1G, not '%s'",
-              option, s);
+    error_set(e, ERROR_INVALID_ARGUMENT,
+              "--%s wants a number of bytes, alone or with " BYTE_UNITS_TEXT ", not '%s'", option,
+              s);
     return -EINVAL;
 }
 
 int options_want_number(const char *s, const char *option, uint64_t least, uint64_t most,
                         uint64_t *ret, struct error *e)
 {
-    const char *end;
     uint64_t value;
 
-    if (parse_number(s, &value, &end) && !*end && value >= least && value <= most) {
+    if (number_parse(s, 10, no_units, &value) && value >= least && value <= most) {
         *ret = value;
         return 0;
     }
@@ -154,24 +120,29 @@ int options_want_number(const char *s, const char *option, uint64_t least, uint6
 static int want_dtype(const char *s, enum dtype_id *ret, struct error *e)
 {
     enum dtype_id id = dtype_by_name(s);
+    struct text known = { 0 };
 
     if (id) {
         *ret = id;
         return 0;
     }
-    error_set(e, ERROR_INVALID_ARGUMENT, "--dtype: there is no element type '%s'", s);
+    text_add_dtypes(&known);
+    error_set(e, ERROR_INVALID_ARGUMENT, "--dtype: there is no element type '%.32s', only %s", s,
+              known.s);
     return -EINVAL;
 }
 
 static int want_op(const char *s, enum operator_id *ret, struct error *e)
 {
     enum operator_id id = operator_by_name(s);
+    struct text known = { 0 };
 
     if (id) {
         *ret = id;
         return 0;
     }
-    error_set(e, ERROR_INVALID_ARGUMENT, "--op: there is no operator '%s'", s);
+    text_add_operators(&known);
+    error_set(e, ERROR_INVALID_ARGUMENT, "--op: there is no operator '%.32s', only %s", s, known.s);
     return -EINVAL;
 }
 
@@ -298,8 +269,15 @@ static int complete(struct options *o, struct error *e)
     }
 
     /* Sizes that round down to nothing are for those who ask for zero. */
+    if (o->min_bytes && o->max_bytes < least_bytes(o)) {
+        error_set(e, ERROR_INVALID_ARGUMENT,
+                  "--max-bytes %llu is less than the least size of %s, %llu bytes: one %s a block",
+                  (unsigned long long)o->max_bytes, w->name, (unsigned long long)least_bytes(o),
+                  dtype_get(o->dtype)->name);
+        return -EINVAL;
+    }
     if (o->min_bytes)
-        o->min_bytes = MIN(MAX(o->min_bytes, least_bytes(o)), o->max_bytes);
+        o->min_bytes = MAX(o->min_bytes, least_bytes(o));
 
     if (o->in_place && w->in_place == IN_PLACE_NONE) {
         error_set(e, ERROR_INVALID_ARGUMENT, "%s has no in-place form", w->name);

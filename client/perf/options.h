@@ -36,9 +36,6 @@ enum options_outcome {
  */
 int options_parse(int argc, char **argv, struct options *ret, struct error *e);
 
-/* "64K", "1G": a decimal number of bytes with an optional binary suffix. False if it is not one. */
-bool options_parse_size(const char *s, uint64_t *ret);
-
 /* The number that is --`option`'s argument. Return: 0, or -EINVAL with the reason in `e`. */
 int options_want_number(const char *s, const char *option, uint64_t least, uint64_t most,
                         uint64_t *ret, struct error *e);

@@ -49,11 +49,21 @@ static void find_program(char *ret, size_t len_bytes)
     snprintf(ret, len_bytes, "ruccld");
 }
 
+static int fault(const char *what)
+{
+    int r = -errno;
+
+    fprintf(stderr, "ruccl-perf: %s: %s\n", what, strerror(-r));
+    return r;
+}
+
 /* In the child. Its own process group: the terminal's ^C is for the parent, which stops it in
  * order. */
-static _Noreturn void become_daemon(const struct own_daemon *d, const char *program, pid_t parent)
+static _Noreturn void become_daemon(const struct own_daemon *d, const char *program, pid_t parent,
+                                    int failed_fd)
 {
     int null_fd = open("/dev/null", O_RDONLY);
+    ssize_t n;
 
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
@@ -64,11 +74,41 @@ static _Noreturn void become_daemon(const struct own_daemon *d, const char *prog
     dup2(d->log_fd, STDOUT_FILENO);
     dup2(d->log_fd, STDERR_FILENO);
     execlp(program, program, "--socket", d->socket, (char *)NULL);
-    dprintf(STDERR_FILENO,
-            "cannot run %s: %s; name the program in $RUCCLD, or a running daemon "
-            "with --socket\n",
-            program, strerror(errno));
+    n = write(failed_fd, &errno, sizeof(errno));
+    (void)n; /* whoever would hear of it is gone */
     _exit(127);
+}
+
+/* Forks, and waits until the child runs the program. Return: 0, or -errno with the reason on
+ * stderr. */
+static int spawn(struct own_daemon *d, const char *program)
+{
+    pid_t parent = getpid();
+    int failed_fds[2], failure = 0;
+    ssize_t n;
+
+    if (pipe2(failed_fds, O_CLOEXEC) < 0)
+        return fault("pipe2");
+    d->pid = fork();
+    if (d->pid == 0)
+        become_daemon(d, program, parent, failed_fds[1]);
+    close(failed_fds[1]);
+    if (d->pid < 0) {
+        d->pid = 0;
+        close(failed_fds[0]);
+        return fault("fork");
+    }
+
+    /* A program that runs has closed its end without a word. */
+    n = read(failed_fds[0], &failure, sizeof(failure));
+    close(failed_fds[0]);
+    if (n != sizeof(failure))
+        return 0;
+    fprintf(stderr,
+            "ruccl-perf: cannot run %s: %s; name the program in $RUCCLD, or a running daemon with "
+            "--socket\n",
+            program, strerror(failure));
+    return -failure;
 }
 
 static bool accepts(const struct own_daemon *d)
@@ -85,19 +125,11 @@ static bool accepts(const struct own_daemon *d)
     return connected;
 }
 
-static int fault(const char *what)
-{
-    int r = -errno;
-
-    fprintf(stderr, "ruccl-perf: %s: %s\n", what, strerror(-r));
-    return r;
-}
-
 int own_daemon_start(struct own_daemon *d, int signal_fd)
 {
     const char *tmp = getenv("TMPDIR");
     char program[PATH_MAX + 32];
-    pid_t parent = getpid();
+    int r;
 
     /* A socket's path has little room. */
     if (!tmp || !*tmp || strlen(tmp) > 40)
@@ -113,13 +145,9 @@ int own_daemon_start(struct own_daemon *d, int signal_fd)
     d->log_fd = memfd_create("ruccld-log", MFD_CLOEXEC);
     if (d->log_fd < 0)
         return fault("memfd_create");
-    d->pid = fork();
-    if (d->pid == 0)
-        become_daemon(d, program, parent);
-    if (d->pid < 0) {
-        d->pid = 0;
-        return fault("fork");
-    }
+    r = spawn(d, program);
+    if (r < 0)
+        return r;
 
     for (int waited_ms = 0; waited_ms < START_MS; waited_ms += STEP_MS) {
         struct pollfd pollfd = { .fd = signal_fd, .events = POLLIN };
@@ -154,13 +182,13 @@ bool own_daemon_ended(struct own_daemon *d)
     if (d->pid == 0 || waitpid(d->pid, &status, WNOHANG) != d->pid)
         return false;
     d->pid = 0;
+    print_log(d);
     if (WIFSIGNALED(status))
         fprintf(stderr, "ruccl-perf: the private ruccld was killed by signal %d (%s)\n",
                 WTERMSIG(status), strsignal(WTERMSIG(status)));
     else
         fprintf(stderr, "ruccl-perf: the private ruccld ended with status %d\n",
                 WEXITSTATUS(status));
-    print_log(d);
     return true;
 }
 

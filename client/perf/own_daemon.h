@@ -25,7 +25,7 @@ struct own_daemon {
  */
 int own_daemon_start(struct own_daemon *d, int signal_fd);
 
-/* True if it has ended on its own; says so, and what it logged, on stderr the first time. */
+/* True if it has ended on its own; says what it logged, and so, on stderr the first time. */
 bool own_daemon_ended(struct own_daemon *d);
 
 /* Ends it, by pid, and removes the directory. */

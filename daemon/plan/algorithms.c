@@ -62,3 +62,10 @@ bool algorithm_name_known(const char *name)
             return true;
     return false;
 }
+
+void text_add_algorithms(struct text *t)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (strcmp(names[i], "auto"))
+            text_add_item(t, names[i]);
+}

@@ -179,6 +179,9 @@ struct algorithm {
 /* Whether `name` is one an operator may force ("auto", "hierarchical", "direct", "ring", ...). */
 bool algorithm_name_known(const char *name);
 
+/* Appends all of them but "auto". */
+void text_add_algorithms(struct text *t);
+
 /* The whole table, for tests and tools; a COLLECTIVE_NONE row at the end. */
 extern const struct algorithm algorithms[];
 

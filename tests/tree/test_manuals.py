@@ -4,10 +4,11 @@
 import re
 import shlex
 import shutil
+import subprocess
 import tempfile
 import unittest
 
-from tree import EXAMPLE, LIBRUCCL, RUCCL_PERF, RUCCLCTL, RUCCLD, SOURCE, Daemon, run
+from tree import EXAMPLE, LIBRUCCL, RUCCL_PERF, RUCCLCTL, RUCCLD, SOURCE, Daemon, environment, run
 
 MANUALS = SOURCE / "deploy/man"
 PROGRAMS = {"ruccld.8": RUCCLD, "rucclctl.1": RUCCLCTL, "ruccl-perf.1": RUCCL_PERF}
@@ -94,6 +95,58 @@ class Tuning(unittest.TestCase):
     def test_of_the_manual_is_taken(self):
         example = next(literals(section(manual("ruccl-tuning.5"), "EXAMPLES")))
         self.assertIn("latency 2.5 us, its posting 0.8 us", self.plan(example))
+
+
+class Defaults(unittest.TestCase):
+    """Of rucclctl plan: what --help says, what the manual says, and what is done."""
+
+    def setUp(self):
+        helped = run(RUCCLCTL, "--help")
+        self.said = re.findall(r"^  --([a-z-]+) .*\((\w+)\)$", helped, re.MULTILINE)
+        self.assertGreaterEqual(len(self.said), 10)
+
+    def test_are_those_of_the_manual(self):
+        page = manual("rucclctl.1")
+        entries = re.findall(r"^\.It Fl -([a-z-]+) Ar .*\n((?:(?!\.It|\.El).*\n)*)", page, re.M)
+        found = [
+            (flag, default[1])
+            for flag, text in entries
+            if (default := re.search(r"^Default:\s(?:\.Cm )?(\w+) ?\.$", text, re.MULTILINE))
+        ]
+        self.assertEqual(found, self.said)
+
+    def test_are_used(self):
+        plan = (RUCCLCTL, "plan", "--collective", "all_reduce")
+        words = [word for flag, value in self.said for word in ("--" + flag, value)]
+        self.assertEqual(run(*plan, *words), run(*plan))
+
+
+class Failures(unittest.TestCase):
+    """Of ruccl-perf: the cause in one line, and no head of a table that does not come."""
+
+    def fails(self, *words, **variables):
+        done = subprocess.run(
+            [RUCCL_PERF, *words], capture_output=True, text=True, env=environment(**variables)
+        )
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        lines = done.stderr.splitlines()
+        self.assertEqual(len(lines), 1, done.stderr)
+        return lines[0]
+
+    def test_without_a_daemon_are_told_at_once(self):
+        for command in "all_reduce", "attach":
+            with self.subTest(command):
+                self.assertIn("connecting", self.fails(command, "--socket", "/nonexist/s"))
+
+    def test_of_a_small_budget_are_told_at_once(self):
+        line = self.fails("all_reduce", "--budget", "1", RUCCLD=RUCCLD)
+        self.assertIn("budget too small", line)
+
+    def test_of_a_missing_program_name_it(self):
+        self.assertRegex(
+            self.fails("all_reduce", RUCCLD="/nonexist"),
+            "^ruccl-perf: cannot run /nonexist: No such file or directory; name the program",
+        )
 
 
 class Flags(unittest.TestCase):

@@ -309,6 +309,8 @@ static void keys_that_are_wrong_are_named(void **state)
     refused("[daemon]\nworkers = 1\n#\nworkers = 1\n", ":4: ", "was set before, in line 2");
     refused("[daemon]\nworkers\n", ":2: ", "neither");
     refused("[daemon\n", ":1: ", "neither");
+    refused("[demon]\n", ":1: ", "no section [demon], only [daemon], [network], [log], [limits]");
+    refused("[log]\n[daemon] # mine\n\t[]\n", ":3: ", "no section []");
 }
 
 static void a_line_that_is_too_long_is_refused_not_cut(void **state)

@@ -70,6 +70,44 @@ TEST(arguments_that_mean_nothing_are_named)
     assert_refused("plan --collective reduce --algorithm rign", CTL_USAGE, "no value");
 }
 
+TEST(a_wrong_value_is_told_which_there_are)
+{
+    assert_refused("plan --collective all", CTL_USAGE,
+                   "\"all\" is no value of --collective, which takes all_reduce, all_gather, "
+                   "reduce_scatter, broadcast, all_to_all_v, reduce, gather, scatter, all_to_all; "
+                   "see");
+    assert_refused("plan --collective reduce --dtype f99", CTL_USAGE, "takes f32, f64, f16, bf16,");
+    assert_refused("plan --collective reduce --dtype f99", CTL_USAGE, "packed_u32; see");
+    assert_refused("plan --collective reduce --op avg", CTL_USAGE,
+                   "takes sum, product, min, max, mean, and, or, xor; see");
+    assert_refused("plan --collective reduce --algorithm rign", CTL_USAGE,
+                   "takes hierarchical, direct, pairwise, halving-doubling, tree, ring; see");
+    assert_refused("plan --collective reduce --algorithm auto", CTL_USAGE, "takes hierarchical,");
+    assert_refused("plan --collective reduce --nodes 0", CTL_USAGE, "takes whole numbers from 1");
+    assert_refused("plan --collective reduce --bytes 1KB", CTL_USAGE,
+                   "takes bytes, alone or with K");
+    assert_refused("plan --collective reduce --memory-gbs x", CTL_USAGE, "takes numbers above 0");
+}
+
+TEST(less_than_one_element_is_no_operation)
+{
+    assert_refused("plan --collective all_reduce --bytes 3", CTL_USAGE,
+                   "--bytes 3 is less than one element of f32, 4 bytes");
+    assert_refused("plan --collective all_reduce --bytes 15 --dtype c128", CTL_USAGE, "16 bytes");
+}
+
+TEST(bytes_come_with_their_units)
+{
+    _cleanup_(ran_fini) struct ran units =
+        run("plan --collective all_reduce --bytes 64M --budget 64KiB");
+    _cleanup_(ran_fini) struct ran digits =
+        run("plan --collective all_reduce --bytes 67108864 --budget 65536");
+
+    assert_int_equal(units.status, 0);
+    assert_string_equal(units.out, digits.out);
+    assert_non_null(strstr(units.out, "all_reduce sum of 64 MiB f32"));
+}
+
 TEST(operations_that_cannot_be_are_told_why)
 {
     assert_refused("plan --collective reduce --dtype c64", CTL_FAILED, "moved, never reduced");
@@ -116,7 +154,7 @@ TEST(text_shows_prices_bounds_and_steps)
 
 TEST(nothing_to_move_has_no_price)
 {
-    _cleanup_(ran_fini) struct ran ran = run("plan --collective all_to_all --bytes 3");
+    _cleanup_(ran_fini) struct ran ran = run("plan --collective all_to_all --bytes 0");
 
     assert_int_equal(ran.status, 0);
     assert_non_null(strstr(ran.out, "there is nothing to move\n"));
@@ -151,7 +189,9 @@ TEST(a_tuning_file_is_read_below_the_arguments)
     assert_non_null(strstr(ran.out, "latency 7 us, its posting 2 us"));
     assert_non_null(strstr(ran.out, "tree, one piece on node 0"));
     unlink(path);
-    assert_refused(line, CTL_USAGE, path);
+    assert_refused(line, CTL_FAILED, path);
+    assert_refused("plan --collective reduce --tuning /nonexist", CTL_FAILED,
+                   "/nonexist: No such file or directory\n");
 }
 
 TEST(json_holds_the_same)
@@ -193,7 +233,7 @@ TEST(every_collective_can_be_planned_for_thousands_of_nodes)
             assert_non_null(report.shown);
             assert_true(report.steps.nsteps > 0);
             assert_true(report.shown->price.us >=
-                        price_bound_latency(&report.job, &o.table.machine));
+                        price_bound_latency(&report.job, &report.table.machine));
             plan_report_fini(&report);
         }
     }
@@ -203,6 +243,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arguments_that_mean_nothing_are_named),
+        cmocka_unit_test(a_wrong_value_is_told_which_there_are),
+        cmocka_unit_test(less_than_one_element_is_no_operation),
+        cmocka_unit_test(bytes_come_with_their_units),
         cmocka_unit_test(operations_that_cannot_be_are_told_why),
         cmocka_unit_test(text_shows_prices_bounds_and_steps),
         cmocka_unit_test(nothing_to_move_has_no_price),

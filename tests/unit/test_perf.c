@@ -30,25 +30,30 @@ static int parse(struct options *o, struct error *e, const char *const *args)
 
 #define PARSE(o, e, ...) parse(o, e, (const char *const[]){ __VA_ARGS__, NULL })
 
-TEST(sizes_take_binary_suffixes)
+/* --budget, as the one size that nothing else bounds. */
+static uint64_t size_of(const char *text)
 {
-    uint64_t v = 7;
+    struct options o;
+    struct error e;
 
-    assert_true(options_parse_size("0", &v) && v == 0);
-    assert_true(options_parse_size("17", &v) && v == 17);
-    assert_true(options_parse_size("64K", &v) && v == 65536);
-    assert_true(options_parse_size("3m", &v) && v == 3145728);
-    assert_true(options_parse_size("2G", &v) && v == UINT64_C(2147483648));
-    v = 7;
-    assert_false(options_parse_size("", &v));
-    assert_false(options_parse_size("K", &v));
-    assert_false(options_parse_size("-1", &v));
-    assert_false(options_parse_size(" 1", &v));
-    assert_false(options_parse_size("1KB", &v));
-    assert_false(options_parse_size("1T", &v));
-    assert_false(options_parse_size("99999999999999999999", &v));
-    assert_false(options_parse_size("18446744073709551615K", &v));
-    assert_int_equal(v, 7);
+    return PARSE(&o, &e, "all_reduce", "--budget", text) == OPTIONS_RUN ? o.budget : 7;
+}
+
+TEST(sizes_take_the_units_of_the_daemon)
+{
+    assert_int_equal(size_of("0"), 0);
+    assert_int_equal(size_of("17"), 17);
+    assert_int_equal(size_of("64K"), 65536);
+    assert_int_equal(size_of("3MiB"), 3145728);
+    assert_int_equal(size_of("2G"), UINT64_C(2147483648));
+    assert_int_equal(size_of("1T"), UINT64_C(1) << 40);
+    assert_int_equal(size_of(""), 7);
+    assert_int_equal(size_of("K"), 7);
+    assert_int_equal(size_of("-1"), 7);
+    assert_int_equal(size_of(" 1"), 7);
+    assert_int_equal(size_of("1KB"), 7);
+    assert_int_equal(size_of("99999999999999999999"), 7);
+    assert_int_equal(size_of("18446744073709551615K"), 7);
 }
 
 TEST(a_command_line_is_read_whole)
@@ -142,8 +147,36 @@ TEST(a_size_below_one_element_is_raised_to_one)
 
     assert_int_equal(PARSE(&o, &e, "all_gather", "--ranks", "3"), OPTIONS_RUN);
     assert_int_equal(o.min_bytes, 12);
-    assert_int_equal(PARSE(&o, &e, "all_gather", "--ranks", "3", "--max-bytes", "8"), OPTIONS_RUN);
-    assert_int_equal(o.min_bytes, 8);
+    assert_int_equal(PARSE(&o, &e, "all_reduce", "--min-bytes", "1"), OPTIONS_RUN);
+    assert_int_equal(o.min_bytes, 4);
+}
+
+TEST(no_size_of_at_least_one_element_is_refused_unless_zero_is_asked_for)
+{
+    struct options o;
+    struct error e;
+
+    assert_true(PARSE(&o, &e, "all_gather", "--ranks", "3", "--max-bytes", "8") < 0);
+    assert_string_equal(e.text,
+                        "--max-bytes 8 is less than the least size of all_gather, 12 bytes: "
+                        "one f32 a block");
+    assert_true(PARSE(&o, &e, "all_reduce", "--min-bytes", "1", "--max-bytes", "1") < 0);
+    assert_int_equal(PARSE(&o, &e, "all_reduce", "--max-bytes", "0"), OPTIONS_RUN);
+    assert_int_equal(PARSE(&o, &e, "all_reduce", "--min-bytes=0", "--max-bytes=1"), OPTIONS_RUN);
+    assert_int_equal(PARSE(&o, &e, "barrier", "--max-bytes", "1"), OPTIONS_RUN);
+}
+
+TEST(a_wrong_name_is_told_which_there_are)
+{
+    struct options o;
+    struct error e;
+
+    assert_true(PARSE(&o, &e, "all_reduce", "--op", "avg") < 0);
+    assert_string_equal(e.text, "--op: there is no operator 'avg', only sum, product, min, max, "
+                                "mean, and, or, xor");
+    assert_true(PARSE(&o, &e, "all_reduce", "--dtype", "f99") < 0);
+    assert_non_null(strstr(e.text, "'f99', only f32, f64, f16, bf16,"));
+    assert_non_null(strstr(e.text, ", packed_u32"));
 }
 
 TEST(warm_up_shrinks_for_large_sizes_unless_told)
@@ -318,12 +351,14 @@ TEST(a_json_row_has_exactly_the_promised_keys)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_take_binary_suffixes),
+        cmocka_unit_test(sizes_take_the_units_of_the_daemon),
         cmocka_unit_test(a_command_line_is_read_whole),
         cmocka_unit_test(every_collective_runs_without_options),
         cmocka_unit_test(what_makes_no_sense_is_refused_with_a_sentence),
         cmocka_unit_test(sizes_grow_from_zero_and_end_at_the_last),
         cmocka_unit_test(a_size_below_one_element_is_raised_to_one),
+        cmocka_unit_test(no_size_of_at_least_one_element_is_refused_unless_zero_is_asked_for),
+        cmocka_unit_test(a_wrong_name_is_told_which_there_are),
         cmocka_unit_test(warm_up_shrinks_for_large_sizes_unless_told),
         cmocka_unit_test(sizes_and_factors_are_those_of_nccl_tests),
         cmocka_unit_test(segments_fill_every_output_from_what_was_put_in),

@@ -141,9 +141,10 @@ TEST(keys_that_are_wrong_are_named)
             "[machine] has latency, message, bandwidth, memory_bandwidth");
     refused("[chunks]\nlength = 5\n", ":2: unknown key 'length'", "[chunks] has bytes, depth");
     refused("depth = 5\n", ":1: 'depth'", "in no section");
-    refused("[all_reduced]\n0 = tree\n", ":2: '0'", "in no section");
-    refused("[barrier]\n0 = tree\n", ":2: '0'", "in no section");
-    refused("[send]\n0 = hierarchical\n", ":2: '0'", "in no section");
+    refused("[all_reduced]\n0 = tree\n", ":1: ", "no section [all_reduced], only [machine]");
+    refused("[barrier]\n0 = tree\n", ":1: ", "no section [barrier]");
+    refused("[send]\n0 = hierarchical\n", ":1: ", "no section [send]");
+    refused("[chunks]\n\n [machin]\n", ":3: ", "no section [machin]");
     refused("[all_reduce]\nmany = tree\n", ":2: 'many'", "is not bytes");
     refused("[all_reduce]\n4MB = tree\n", ":2: '4MB'", "is not bytes");
     refused("[chunks]\ndepth = 2\ndepth = 2\n", ":3: 'depth'", "in line 2");
