@@ -17,8 +17,18 @@
 #include "client/report.h"
 #include "shared/socket_path.h"
 
-#define WELCOME_TIMEOUT_US 10000000
-#define SLOTS_MAX          65536u
+#define SLOTS_MAX 65536u
+
+/* Whoever connects to a file or a directory is refused as by a dead daemon's socket. */
+static int refused(const char *path, struct error *e)
+{
+    struct stat status;
+
+    if (stat(path, &status) == 0 && !S_ISSOCK(status.st_mode))
+        return error_set(e, ERROR_SYSTEM, "%s is no socket, so it cannot be ruccld's", path);
+    return error_set(e, ERROR_SYSTEM,
+                     "nobody listens at %s any more: ruccld has ended and must be started", path);
+}
 
 static int connect_failed(const char *path, int err, struct error *e)
 {
@@ -26,9 +36,7 @@ static int connect_failed(const char *path, int err, struct error *e)
     case ENOENT:
         return error_set(e, ERROR_SYSTEM, "no daemon at %s: is ruccld running?", path);
     case ECONNREFUSED:
-        return error_set(e, ERROR_SYSTEM,
-                         "nobody listens at %s any more: ruccld has ended and must be started",
-                         path);
+        return refused(path, e);
     case EACCES:
     case EPERM:
         return error_set(e, ERROR_PERMISSION, "connect to %s: %s", path, strerror(err));
@@ -118,7 +126,7 @@ static void let_go(struct ruccl_conn *c, const struct error *why)
 
 static int start(struct ruccl_conn *c, const char *name, struct error *e)
 {
-    int64_t deadline = conn_deadline(WELCOME_TIMEOUT_US);
+    int64_t deadline = conn_deadline(DAEMON_ANSWERS_US);
     int r;
 
     r = connect_socket(c, deadline, e);

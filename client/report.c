@@ -1,6 +1,6 @@
 #include "client/report.h"
 
-#include <stdatomic.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,34 +10,39 @@
 
 static _Thread_local struct ruccl_error last_error;
 
-static enum report_level level_from_environment(void)
-{
-    static const char *const names[] = { "nothing", "error", "info", "debug" };
-    const char *value = getenv("RUCCL_LOG");
-
-    for (size_t i = 0; value && i < ARRAY_SIZE(names); i++)
-        if (!strcmp(value, names[i]))
-            return (enum report_level)i;
-    return REPORT_NOTHING;
-}
-
-bool report_is_on(enum report_level level)
-{
-    /* Read once: getenv() races with a setenv() of the host program. */
-    static _Atomic int known = -1;
-    int v = atomic_load_explicit(&known, memory_order_relaxed);
-
-    if (v < 0) {
-        v = level_from_environment();
-        atomic_store_explicit(&known, v, memory_order_relaxed);
-    }
-    return (int)level <= v;
-}
+static enum report_level wanted = REPORT_NOTHING;
 
 static void log_line(const char *text)
 {
     /* One write, so that lines of several threads and processes do not mix. */
     dprintf(STDERR_FILENO, "ruccl[%d]: %s\n", (int)getpid(), text);
+}
+
+static void read_environment(void)
+{
+    static const char *const names[] = { "nothing", "error", "info", "debug" };
+    const char *value = getenv("RUCCL_LOG");
+    char line[256];
+
+    if (!value || !*value)
+        return;
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (!strcmp(value, names[i])) {
+            wanted = (enum report_level)i;
+            return;
+        }
+    snprintf(line, sizeof(line), "RUCCL_LOG is '%.100s': it takes error, info, debug or nothing",
+             value);
+    log_line(line);
+}
+
+bool report_is_on(enum report_level level)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    /* Read once: getenv() races with a setenv() of the host program. */
+    pthread_once(&once, read_environment);
+    return level <= wanted;
 }
 
 void report_log(enum report_level level, const char *format, ...)

@@ -22,7 +22,7 @@
  *
  * THREADS. Every function may be called from any thread. The library has no threads of its own: one
  * thread that waits reads for all. It never ends the process, and prints only under RUCCL_LOG
- * (error, info or debug; to stderr). After fork() the child may only call ruccl_close(), which then
+ * (error, info or debug; to stderr), and once if that has another value. After fork() the child may only call ruccl_close(), which then
  * frees memory and disturbs nobody; any other call there is -RUCCL_FORKED. The parent is unaffected.
  *
  * ORDER. The collectives of one communicator are numbered in the order of the calls that name it,
@@ -100,7 +100,8 @@ struct ruccl_conn;
 /*
  * Connects to the daemon at `socket`, or, if NULL, at $RUCCL_SOCKET, or else at
  * /run/ruccl/ruccld.sock for root and $XDG_RUNTIME_DIR/ruccl/ruccld.sock for others. `name` (may be
- * NULL) is shown by `rucclctl status`. Errors: SYSTEM (nobody listens there), VERSION, QUOTA.
+ * NULL) is shown by `rucclctl status`. Errors: SYSTEM (nobody listens there), TIMEOUT (a daemon that
+ * hangs: it does not answer within 10 s), VERSION, QUOTA.
  */
 int ruccl_connect(const char *socket, const char *name, struct ruccl_conn **ret);
 
@@ -222,7 +223,8 @@ struct ruccl_comm {
 struct ruccl_join_options {
     const char *label;       /* shown by rucclctl and in errors; NULL: none; at most 63 bytes */
     uint64_t timeout_us;     /* per operation, from its first rank's arrival on the node;
-                                RUCCL_NO_TIMEOUT: none */
+                                RUCCL_NO_TIMEOUT: none. Kept by the daemon: one that hangs keeps
+                                its ranks waiting until it goes on or is killed */
     const char *algorithm;   /* force one by name: "hierarchical" on one node; "direct", "pairwise",
                                 "halving-doubling", "tree" or "ring" between nodes. NULL or "auto":
                                 the cheapest that fits */
@@ -244,7 +246,8 @@ int ruccl_drop_id(struct ruccl_conn *conn, const char *id);
 
 /*
  * Joins as `rank` of `world_size`; returns when all ranks have joined. World size, timeout and
- * algorithm must be the same for every rank. The timeout runs from the first rank's join.
+ * algorithm must be the same for every rank. The timeout runs from the first rank's join,
+ * and is the daemon's to keep, as those of operations are.
  * Several ranks of one thread: join_async for each, then wait.
  * Errors: NOT_FOUND (also where the daemon that made the id cannot be asked), DUPLICATE_RANK,
  * MISMATCH, TIMEOUT (naming who is missing), PERMISSION, QUOTA; RANK_LOST where a daemon goes

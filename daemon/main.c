@@ -46,7 +46,7 @@ static int serve(const struct server_parts *parts, const struct network *network
         .max_comms = (uint32_t)parts->config->max_communicators,
         .transport = network->transport,
         .staging = network->staging,
-        .table = network->transport ? &network->table : NULL,
+        .table = &network->table,
     };
     return server_run(&whole, e);
 }

@@ -42,18 +42,23 @@ static int open_transport(const struct config *config, struct network *n, struct
     return r < 0 ? r : transport_open(config->transport, &how, &n->transport, e);
 }
 
+static int make_table(const struct config *config, struct table *ret, struct error *e)
+{
+    table_init(ret, config->chunk_bytes);
+    return *config->tuning ? tuning_read(config->tuning, ret, e) : 0;
+}
+
 int network_open(const struct config *config, struct network *ret, struct error *e)
 {
-    int r = 0;
+    int r;
 
     *ret = (struct network){ 0 };
-    if (!*config->listen)
-        return 0;
-    table_init(&ret->table, config->chunk_bytes);
-    if (*config->tuning)
-        r = tuning_read(config->tuning, &ret->table, e);
-    if (r == 0)
-        r = open_transport(config, ret, e);
+    r = make_table(config, &ret->table, e);
+    if (r < 0)
+        return r;
+    if (!*config->listen) /* a mistake would come to light on the day that it listens */
+        return transport_check(config->transport, e);
+    r = open_transport(config, ret, e);
     if (r == 0 && staging_new(config->max_staging, &ret->staging) < 0)
         r = error_set(e, ERROR_NO_MEMORY, "no memory for staging");
     if (r < 0)

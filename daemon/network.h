@@ -10,14 +10,16 @@
 #include "daemon/plan/table.h"
 #include "daemon/transport/transport.h"
 
-/* All zero: this daemon serves its own node alone. */
 struct network {
-    struct transport *transport;
-    struct staging *staging;
+    struct transport *transport; /* NULL: this daemon serves its own node alone */
+    struct staging *staging;     /* likewise */
     struct table table;
 };
 
-/* Nothing is opened where the configuration names no listener. Return: 0, or -code worded in `e`. */
+/*
+ * Where the configuration names no listener nothing is opened, and all the same the tuning file is
+ * read and the transport has to be one that there is. Return: 0, or -code worded in `e`.
+ */
 int network_open(const struct config *config, struct network *ret, struct error *e);
 /* No channel, peer or block may be left. */
 void network_close(struct network *n);

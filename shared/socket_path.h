@@ -1,8 +1,12 @@
-/* Where the daemon listens, unless told otherwise: one rule for daemon, library and rucclctl. */
+/* Where the daemon listens, unless told otherwise, and how long those who ask it there wait for an
+ * answer: one rule for daemon, library and rucclctl. */
 #ifndef SHARED_SOCKET_PATH_H
 #define SHARED_SOCKET_PATH_H
 
 #include "shared/error.h"
+
+/* To hello, and to each question of rucclctl. It is a daemon that hangs that takes longer. */
+#define DAEMON_ANSWERS_US 10000000
 
 /*
  * $RUCCL_SOCKET, or else /run/ruccl/ruccld.sock for root and $XDG_RUNTIME_DIR/ruccl/ruccld.sock for

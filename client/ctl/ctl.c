@@ -10,8 +10,6 @@
 #include "shared/socket_path.h"
 #include "shared/words.h"
 
-#define ANSWER_TIMEOUT_US 5000000
-
 static const char help[] =
     "Usage: rucclctl status [--json] [--socket PATH]\n"
     "       rucclctl plan --collective NAME [OPTION...]\n"
@@ -116,7 +114,7 @@ static int show_status(const struct arguments *a, FILE *out, struct error *e)
     if (r < 0)
         return r;
 
-    r = fetch_status(a->socket ? a->socket : path, ANSWER_TIMEOUT_US, &status, e);
+    r = fetch_status(a->socket ? a->socket : path, DAEMON_ANSWERS_US, &status, e);
     if (r < 0)
         return r;
     if (!a->json) {

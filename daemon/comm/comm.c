@@ -48,7 +48,8 @@ void comm_set_state(struct comm *c, enum comm_state state)
     if (log_is_on(LOG_LEVEL_INFO)) {
         snprintf(number, sizeof(number), "%llu", (unsigned long long)c->number);
         log_info(&(struct log_context){ .communicator = number, .uid = &c->uid },
-                 "communicator %s '%s' of %u ranks: %s -> %s%s%s", number, c->label, c->nranks,
+                 "communicator %s%s%s%s of %u rank%s: %s -> %s%s%s", number, *c->label ? " '" : "",
+                 c->label, *c->label ? "'" : "", c->nranks, c->nranks == 1 ? "" : "s",
                  state_names[c->state], state_names[state], c->failure.code ? ": " : "",
                  c->failure.text);
     }

@@ -200,6 +200,19 @@ static void add_arrivals(const struct op *op, uint64_t now, struct text *t, stru
     free(ranks);
 }
 
+/* Whether a rank has called one half of a pair with itself, and nobody the other. */
+static bool lacks_own_half(const struct op *op)
+{
+    return !op->sequence && op->source == op->destination && op->narrived < op->nparts;
+}
+
+static void add_own_half(const struct op *op, struct text *t, struct error *e)
+{
+    text_add(t, "; no %s with tag %u at rank %u (itself)", op->arrivals[0] ? "recv" : "send",
+             op->tag, op->source);
+    error_add_rank(e, op->source);
+}
+
 /* Nodes that have not said how they settled. */
 static void add_unsettled(const struct op *op, struct text *t, struct error *e)
 {
@@ -255,7 +268,9 @@ void op_timeout_error(const struct op *op, uint64_t now, struct error *ret)
     }
     op_title(op, &t);
     text_add(&t, ": timeout after %.3g s", (double)op->comm->timeout_us / 1e6);
-    if (op->state != OP_RUNNING) {
+    if (lacks_own_half(op)) {
+        add_own_half(op, &t, ret);
+    } else if (op->state != OP_RUNNING) {
         add_arrivals(op, now, &t, ret);
     } else if (op->settling) {
         add_unsettled(op, &t, ret);

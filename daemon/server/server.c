@@ -91,7 +91,8 @@ static void server_fail_all(struct server *s, uint64_t now)
     struct error cause = { 0 };
 
     if (unfinished)
-        log_warning(NULL, "%u operations were not finished in time", unfinished);
+        log_warning(NULL, "%u operation%s not finished in time", unfinished,
+                    unfinished == 1 ? " was" : "s were");
     server_set_state(s, SERVER_CLOSING);
     s->state_deadline = now + CLOSE_TIMEOUT_US;
     error_set(&cause, ERROR_DAEMON_STOPPING, "the daemon (pid %d) was told to stop", getpid());
@@ -114,8 +115,10 @@ static void server_advance(struct server *s, uint64_t now)
     if (!comms_unfinished(s->service.comms)) {
         server_set_state(s, SERVER_DONE);
     } else if (now >= s->state_deadline) {
-        log_error(NULL, "%u operations do not let go of their memory",
-                  comms_unfinished(s->service.comms));
+        const uint32_t stuck = comms_unfinished(s->service.comms);
+
+        log_error(NULL, "%u operation%s memory", stuck,
+                  stuck == 1 ? " does not let go of its" : "s do not let go of their");
         server_set_state(s, SERVER_ABANDONED);
     }
     if (s->state >= SERVER_DONE)

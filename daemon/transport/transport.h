@@ -142,6 +142,9 @@ struct channel {
 /* Every row there is, NULL at the end. */
 extern const struct transport_ops *const transport_rows[];
 
+/* Whether `name` is a row's, or "auto". Return: 0, or -code worded in `e`. */
+int transport_check(const char *name, struct error *e);
+
 /* The row called `name`; "auto": the first that reaches other processes and opens. Return: 0, or
  * -code worded in `e`. */
 int transport_open(const char *name, const struct transport_config *config, struct transport **ret,

@@ -155,6 +155,12 @@ static void a_network_that_cannot_be_ends_it_with_a_sentence(void **state)
           "cluster key /nonexistent: No such file" },
         { { "--set=listen=127.0.0.1:0", "--set=cluster_key=/dev/null" },
           "cluster key /dev/null: not a regular file" },
+        { { "--set=listen=127.0.0.1:0", "--set=transport=carrier" },
+          "transport 'carrier' is not in this build; there is: tcp" },
+        { { "--set=transport=carrier" },
+          "transport 'carrier' is not in this build; there is: tcp" },
+        { { "--set=listen=127.0.0.1:0", "--set=tuning=/nonexistent" }, "/nonexistent" },
+        { { "--set=tuning=/nonexistent" }, "/nonexistent" },
     };
 
     (void)state;
@@ -167,6 +173,44 @@ static void a_network_that_cannot_be_ends_it_with_a_sentence(void **state)
         assert_true(daemon_logged(&d, rows[i].why));
         daemon_fini(&d);
     }
+}
+
+static void a_tuning_file_is_read_without_a_network_too(void **state)
+{
+    char path[DAEMON_PATH_BYTES], argument[DAEMON_PATH_BYTES + 16];
+    int fd = raw_memfd(16384);
+    struct request r[2];
+    struct daemon d;
+    struct raw c;
+
+    (void)state;
+    daemon_init(&d);
+    snprintf(path, sizeof(path), "%s/tuning", d.directory);
+    snprintf(argument, sizeof(argument), "--set=tuning=%s", path);
+    write_text(path, "[chunks]\nbytes = lots\n");
+    daemon_spawn(&d, (const char *const[]){ argument, NULL });
+    assert_int_equal(daemon_wait(&d, 10000), 1);
+    assert_true(daemon_logged(&d, "tuning:2: bytes"));
+
+    write_text(path, "[chunks]\nbytes = 4K\n");
+    daemon_start(&d, (const char *const[]){ argument, NULL });
+    raw_open(&c, d.socket);
+    make_comm(&c, 2, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        raw_open_region(&c, i + 1, fd, 16384);
+        r[i] = raw_sum(i + 1, 1, i, i + 1, 2048);
+        r[i].post.in.offset = r[i].post.out.offset = i * 8192;
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        raw_send(&c, &r[i], -1);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(raw_expect_completion(&c, 0)->code, ERROR_NONE);
+        assert_int_equal(c.reply.completion.chunk_elements, 1024);
+        assert_int_equal(c.reply.completion.chunks, 2);
+    }
+    close(fd);
+    raw_close(&c);
+    daemon_stop(&d);
 }
 
 /* A connection to where the daemon says that others reach it. */
@@ -304,9 +348,11 @@ static void what_does_not_finish_in_time_is_failed(void **state)
     uint64_t start;
 
     (void)state;
-    daemon_run(&d, "--set=drain_timeout=300ms");
+    daemon_run(&d, "--set=drain_timeout=300ms", "--log-level=info");
     raw_open(&c, d.socket);
     make_comm(&c, 2, 2);
+    assert_true(daemon_logged(&d, " of 2 ranks: forming -> ready"));
+    assert_false(daemon_logged(&d, "''")); /* it has no label */
     raw_barrier(&c, 1, 1, 0);
     raw_ask_status(&c); /* the daemon has it */
     start = test_now_ms();
@@ -314,6 +360,7 @@ static void what_does_not_finish_in_time_is_failed(void **state)
     assert_int_equal(raw_expect(&c, REPLY_COMPLETION)->completion.error.code,
                      ERROR_DAEMON_STOPPING);
     assert_in_range(test_now_ms() - start, 250, 5000);
+    assert_true(daemon_logged(&d, ": 1 operation was not finished in time"));
     raw_expect_goodbye(&c, ERROR_DAEMON_STOPPING, NULL);
     assert_int_equal(daemon_wait(&d, 10000), 0);
     raw_close(&c);
@@ -457,6 +504,7 @@ int main(void)
         daemon_test(what_is_not_ours_stays),
         daemon_test(a_bad_option_ends_it_with_a_sentence),
         daemon_test(a_network_that_cannot_be_ends_it_with_a_sentence),
+        daemon_test(a_tuning_file_is_read_without_a_network_too),
         daemon_test(strangers_on_the_network_are_dropped_and_hurt_nobody),
         daemon_test(a_reload_changes_quotas_and_says_so),
         daemon_test(told_to_stop_it_says_goodbye),

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -87,6 +88,63 @@ TEST(a_living_child_with_the_socket_does_not_hide_a_death)
 TEST(a_process_that_hangs_up_and_lives_is_disconnected)
 {
     lose_a_member(hang_up_and_wait, false, "disconnected");
+}
+
+static void expect_logged_end(const struct daemon *d, pid_t pid, const char *why)
+{
+    char line[100];
+    uint64_t end = test_now_ms() + TOLD_MS;
+
+    snprintf(line, sizeof(line), " of pid %d: %s", (int)pid, why);
+    while (!daemon_logged(d, line)) {
+        if (test_now_ms() >= end)
+            fail_msg("the log has no '%s'", line);
+        test_sleep_ms(5);
+    }
+}
+
+/* Connects and ends in one way or the other; `joins`: in the middle of a communicator. */
+static pid_t come_and_go(const struct daemon *d, bool closes, bool joins)
+{
+    struct raw c;
+    pid_t pid = fork();
+
+    if (pid)
+        return pid;
+    setenv("CMOCKA_TEST_ABORT", "1", 1); /* a failure here must not go on with the other tests */
+    raw_open(&c, d->socket);
+    if (joins)
+        raw_join_both(&c);
+    if (closes)
+        raw_close(&c);
+    _exit(0);
+}
+
+TEST(who_ends_without_a_communicator_is_not_said_to_have_died)
+{
+    struct daemon d;
+
+    daemon_run(&d, "--log-level=info");
+    for (unsigned i = 0; i < 20; i++) { /* the daemon may see either end first */
+        pid_t pid = come_and_go(&d, i % 2, false);
+
+        waitpid(pid, NULL, 0);
+        expect_logged_end(&d, pid, "disconnected");
+    }
+    assert_false(daemon_logged(&d, "died"));
+    daemon_stop(&d);
+}
+
+TEST(who_ends_with_a_communicator_died)
+{
+    struct daemon d;
+    pid_t pid;
+
+    daemon_run(&d, "--log-level=info");
+    pid = come_and_go(&d, false, true);
+    waitpid(pid, NULL, 0);
+    expect_logged_end(&d, pid, "died");
+    daemon_stop(&d);
 }
 
 /* ---- many, slow, idle ---- */
@@ -259,6 +317,8 @@ int main(void)
         daemon_test(a_killed_process_is_lost_at_once),
         daemon_test(a_living_child_with_the_socket_does_not_hide_a_death),
         daemon_test(a_process_that_hangs_up_and_lives_is_disconnected),
+        daemon_test(who_ends_without_a_communicator_is_not_said_to_have_died),
+        daemon_test(who_ends_with_a_communicator_died),
         daemon_test(a_client_that_never_reads_is_let_go),
         daemon_test(a_client_that_lies_of_its_windows_is_let_go),
         daemon_test(a_slow_client_gets_all_its_replies),

@@ -3,9 +3,64 @@
 
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+/* ---------------------------------------------------------------- RUCCL_LOG */
+
+/* What the library of a fresh process, by which RUCCL_LOG is read once, writes to stderr in three
+ * calls that fail. It was not read before the fork: this comes before all other tests. */
+static void log_of_failures(const char *level, char ret[4096])
+{
+    struct ruccl_conn *conn;
+    ssize_t n, len = 0;
+    int ends[2];
+    pid_t pid;
+
+    assert_int_equal(pipe(ends), 0);
+    pid = fork();
+    if (pid == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        setenv("RUCCL_LOG", level, 1);
+        for (int i = 0; i < 3; i++)
+            ruccl_connect("/tmp/ruccl-nowhere/sock", NULL, &conn);
+        _exit(0);
+    }
+    close(ends[1]);
+    while ((n = read(ends[0], ret + len, 4095 - (size_t)len)) > 0)
+        len += n;
+    ret[len] = '\0';
+    close(ends[0]);
+    waitpid(pid, NULL, 0);
+}
+
+static unsigned count_lines(const char *text)
+{
+    unsigned n = 0;
+
+    for (; *text; text++)
+        n += *text == '\n';
+    return n;
+}
+
+TEST(a_level_that_there_is_not_is_told_once)
+{
+    char text[4096];
+
+    log_of_failures("loud", text);
+    assert_int_equal(count_lines(text), 1);
+    assert_non_null(strstr(text, "RUCCL_LOG is 'loud': it takes error, info, debug or nothing"));
+    log_of_failures("", text);
+    assert_string_equal(text, "");
+    log_of_failures("nothing", text);
+    assert_string_equal(text, "");
+    log_of_failures("error", text);
+    assert_int_equal(count_lines(text), 3);
+}
 
 /* ---------------------------------------------------------------- connecting */
 
@@ -17,6 +72,63 @@ TEST(connect_says_that_no_daemon_is_there)
     assert_int_equal(ruccl_last_error()->code, RUCCL_SYSTEM);
     assert_non_null(strstr(ruccl_last_error()->text, "/tmp/ruccl-nowhere/sock"));
     assert_non_null(strstr(ruccl_last_error()->text, "is ruccld running?"));
+}
+
+TEST(connect_says_what_is_no_socket)
+{
+    char path[] = "/tmp/ruccl-test-file-XXXXXX";
+    struct ruccl_conn *conn;
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(ruccl_connect(path, NULL, &conn), -RUCCL_SYSTEM);
+    assert_non_null(strstr(ruccl_last_error()->text, path));
+    assert_non_null(strstr(ruccl_last_error()->text, "is no socket"));
+    unlink(path);
+    assert_int_equal(ruccl_connect("/tmp", NULL, &conn), -RUCCL_SYSTEM);
+    assert_non_null(strstr(ruccl_last_error()->text, "/tmp is no socket"));
+}
+
+/* A path that nobody listens at any more, or somebody who never looks. */
+static int listen_at(struct sockaddr_un *address, bool alive)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    *address = (struct sockaddr_un){ .sun_family = AF_UNIX };
+    snprintf(address->sun_path, sizeof(address->sun_path), "/tmp/ruccl-test-deaf-%d",
+             (int)getpid());
+    assert_int_equal(bind(fd, (struct sockaddr *)address, sizeof(*address)), 0);
+    if (alive)
+        assert_int_equal(listen(fd, 1), 0);
+    return fd;
+}
+
+TEST(connect_says_that_the_daemon_has_ended)
+{
+    struct ruccl_conn *conn;
+    struct sockaddr_un address;
+    int fd = listen_at(&address, false);
+
+    assert_int_equal(ruccl_connect(address.sun_path, NULL, &conn), -RUCCL_SYSTEM);
+    assert_non_null(strstr(ruccl_last_error()->text, "nobody listens at /tmp/ruccl-test-deaf-"));
+    close(fd);
+    unlink(address.sun_path);
+}
+
+/* Its kernel takes connections and hello for it. */
+TEST(connect_gives_up_on_a_daemon_that_hangs)
+{
+    struct ruccl_conn *conn;
+    struct sockaddr_un address;
+    int before = count_fds(), fd = listen_at(&address, true);
+
+    assert_int_equal(ruccl_connect(address.sun_path, NULL, &conn), -RUCCL_TIMEOUT);
+    assert_non_null(strstr(ruccl_last_error()->text, address.sun_path));
+    assert_non_null(strstr(ruccl_last_error()->text, "does not answer"));
+    close(fd);
+    unlink(address.sun_path);
+    assert_int_equal(count_fds(), before);
 }
 
 TEST(connect_carries_a_refusal)
@@ -415,7 +527,11 @@ TEST(a_forked_child_is_told_and_the_parent_goes_on)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_level_that_there_is_not_is_told_once),
         cmocka_unit_test(connect_says_that_no_daemon_is_there),
+        cmocka_unit_test(connect_says_what_is_no_socket),
+        cmocka_unit_test(connect_says_that_the_daemon_has_ended),
+        cmocka_unit_test(connect_gives_up_on_a_daemon_that_hangs),
         cmocka_unit_test(connect_carries_a_refusal),
         cmocka_unit_test(connections_leave_no_descriptor_and_no_region_behind),
         cmocka_unit_test(waiters_get_their_own_answers_in_any_order),

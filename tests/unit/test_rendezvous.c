@@ -576,6 +576,32 @@ TEST(an_unmatched_pair_times_out)
     assert_non_null(strstr(w.people[0].error.text, "rank 0 arrived, rank 1 did not"));
 }
 
+TEST(an_unmatched_pair_with_itself_says_which_half_is_missing)
+{
+    static const struct {
+        enum collective_id kind;
+        const char *why;
+    } rows[] = {
+        { COLLECTIVE_SEND,
+          "send of 'job': timeout after 2 s; no recv with tag 9 at rank 1 (itself)" },
+        { COLLECTIVE_RECV,
+          "recv of 'job': timeout after 2 s; no send with tag 9 at rank 1 (itself)" },
+    };
+
+    for (size_t i = 0; i < 2; i++) {
+        form(2);
+        pair(1, rows[i].kind, 1, 9, DTYPE_F32);
+        w.now += 2 * SECOND;
+        comms_tick(w.comms, w.now);
+        assert_int_equal(w.people[1].error.code, ERROR_TIMEOUT);
+        assert_string_equal(w.people[1].error.text, rows[i].why);
+        assert_int_equal(w.people[1].error.nranks, 1);
+        assert_int_equal(w.people[1].error.ranks[0], 1);
+        for (uint32_t r = 0; r < 2; r++)
+            member_leave(w.people[r].member, w.now);
+    }
+}
+
 TEST(a_send_to_a_rank_that_left_fails)
 {
     form(3);
@@ -666,6 +692,7 @@ int main(void)
         CASE(a_peer_out_of_range_fails_the_caller_at_once),
         CASE(a_pair_takes_no_sequence_number),
         CASE(an_unmatched_pair_times_out),
+        CASE(an_unmatched_pair_with_itself_says_which_half_is_missing),
         CASE(a_send_to_a_rank_that_left_fails),
         CASE(an_unknown_kind_is_a_rejection_in_its_slot),
         CASE(a_tensor_that_is_missing_is_a_rejection),

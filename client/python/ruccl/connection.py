@@ -21,7 +21,8 @@ def connect(socket=None, *, name=None):
     socket  if None: $RUCCL_SOCKET, else /run/ruccl/ruccld.sock for root and
             $XDG_RUNTIME_DIR/ruccl/ruccld.sock for others
     name    shown by `rucclctl status`
-    Errors: SYSTEM (nobody listens there), VERSION, QUOTA.
+    Errors: SYSTEM (nobody listens there), TIMEOUT (a daemon that hangs: it does not answer within
+    10 s), VERSION, QUOTA.
     """
     handle = c_void_p()
     check(lib.ruccl_connect(_bytes(socket), _bytes(name), byref(handle)))
@@ -116,7 +117,8 @@ class Connection:
 
         label       shown by rucclctl and in errors, at most 63 bytes
         timeout     seconds for the join and for each operation, from its first rank's arrival on
-                    the node; None for none. The same for every rank, as is
+                    the node; None for none. Kept by the daemon: one that hangs keeps its ranks
+                    waiting until it goes on or is killed. The same for every rank, as is
         algorithm   forced by name: "hierarchical" on one node; "direct", "pairwise",
                     "halving-doubling", "tree" or "ring" between nodes. None: the cheapest that fits
         Errors: NOT_FOUND, DUPLICATE_RANK, MISMATCH, TIMEOUT (naming who is missing), PERMISSION,
