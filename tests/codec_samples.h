@@ -597,4 +597,28 @@ static inline void say_reply(FILE *f, const struct reply *r)
     }
 }
 
+/* To be freed. */
+static inline char *text_of_request(const struct request *r)
+{
+    char *text = NULL;
+    size_t len;
+    FILE *f = open_memstream(&text, &len);
+
+    say_request(f, r);
+    fclose(f);
+    return text;
+}
+
+/* Likewise. */
+static inline char *text_of_reply(const struct reply *r)
+{
+    char *text = NULL;
+    size_t len;
+    FILE *f = open_memstream(&text, &len);
+
+    say_reply(f, r);
+    fclose(f);
+    return text;
+}
+
 #endif

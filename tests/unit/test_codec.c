@@ -8,30 +8,6 @@
 #include "tests/codec_samples.h"
 #include "tests/codec_wire.h"
 
-/* ------------------------------------------------ what a message says, as text */
-
-static char *text_of_request(const struct request *r)
-{
-    char *text = NULL;
-    size_t len;
-    FILE *f = open_memstream(&text, &len);
-
-    say_request(f, r);
-    fclose(f);
-    return text;
-}
-
-static char *text_of_reply(const struct reply *r)
-{
-    char *text = NULL;
-    size_t len;
-    FILE *f = open_memstream(&text, &len);
-
-    say_reply(f, r);
-    fclose(f);
-    return text;
-}
-
 /* ------------------------------------------------ round trips */
 
 static void test_every_request_comes_back_as_it_went(void **state)

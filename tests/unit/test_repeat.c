@@ -22,28 +22,6 @@ static int setup(void **state)
 
 /* ------------------------------------------------ the same, with and without */
 
-static char *text_of_request(const struct request *r)
-{
-    char *text = NULL;
-    size_t len;
-    FILE *f = open_memstream(&text, &len);
-
-    say_request(f, r);
-    fclose(f);
-    return text;
-}
-
-static char *text_of_reply(const struct reply *r)
-{
-    char *text = NULL;
-    size_t len;
-    FILE *f = open_memstream(&text, &len);
-
-    say_reply(f, r);
-    fclose(f);
-    return text;
-}
-
 static void assert_same_text(char *a, char *b)
 {
     assert_string_equal(a, b);
