@@ -16,7 +16,6 @@
 #define READ_BATCH 64 /* replies before the lock is offered to others */
 
 #define NS_PER_S 1000000000
-#define ROOM_NS  1000000 /* between two looks for room in the ring */
 
 /* A thread in conn_wait(). Each has its own condition: a reply wakes only those it is for. */
 struct waiter {
@@ -24,15 +23,6 @@ struct waiter {
     const void *subject;
     pthread_cond_t wake;
     struct list link; // ruccl_conn::waiters
-};
-
-/* A request whose sender waits for the answer. */
-struct ask {
-    struct pending pending;
-    struct ruccl_conn *conn;
-    struct answer *answer; /* may be NULL */
-    struct error error;
-    bool done;
 };
 
 int64_t conn_now(void)
@@ -165,8 +155,7 @@ void conn_unref(struct ruccl_conn *c)
 
 /* ---------------------------------------------------------------- waiting */
 
-/* For the leader in poll(), whom conditions do not reach. */
-static void nudge_leader(struct ruccl_conn *c)
+void conn_nudge(struct ruccl_conn *c)
 {
     if (c->leading)
         eventfd_write(c->nudge, 1);
@@ -183,7 +172,7 @@ void conn_wake(struct ruccl_conn *c)
             any = true;
         }
     if (any)
-        nudge_leader(c); /* it may be the one */
+        conn_nudge(c); /* it may be the one */
 }
 
 static void announce_news(struct ruccl_conn *c)
@@ -206,7 +195,7 @@ void conn_end(struct ruccl_conn *c, const struct error *why)
             list_remove(&p->link);
             p->answered(p, NULL);
         }
-    nudge_leader(c);
+    conn_nudge(c);
     announce_news(c);
     conn_wake(c);
 }
@@ -322,6 +311,13 @@ static bool read_socket(struct ruccl_conn *c)
     r = route_packet(c);
     packet_close_fds(c->packet);
     return r == 0;
+}
+
+void conn_lost(struct ruccl_conn *c)
+{
+    while (read_socket(c))
+        ;
+    end_lost(c);
 }
 
 /* Some of what has arrived by either way. */
@@ -446,7 +442,7 @@ static bool do_chores(struct ruccl_conn *c)
 static void appoint(struct ruccl_conn *c)
 {
     if (!list_empty(&c->chores))
-        nudge_leader(c);
+        conn_nudge(c);
     if (!c->leading && !list_empty(&c->waiters))
         pthread_cond_signal(&list_first(&c->waiters, struct waiter, link)->wake);
 }
@@ -493,190 +489,9 @@ int conn_wait(struct ruccl_conn *c, bool (*ready)(const void *subject), const vo
     return wait_until(c, ready, subject, true, deadline);
 }
 
-/* In the middle of a message, or of a chore. */
-static int wait_alone(struct ruccl_conn *c, bool (*ready)(const void *subject), int64_t deadline)
+int conn_wait_alone(struct ruccl_conn *c, bool (*ready)(const void *subject), int64_t deadline)
 {
     return wait_until(c, ready, c, false, deadline);
-}
-
-/* ---------------------------------------------------------------- sending */
-
-static bool turn_is_free(const void *subject)
-{
-    const struct ruccl_conn *c = subject;
-
-    return !c->sending || c->end.code;
-}
-
-static bool socket_has_room(const void *subject)
-{
-    const struct ruccl_conn *c = subject;
-
-    return !c->blocked || c->end.code;
-}
-
-int conn_take_turn(struct ruccl_conn *c, struct error *e)
-{
-    int r;
-
-    wait_alone(c, turn_is_free, CONN_NO_DEADLINE);
-    r = conn_check(c, e);
-    if (r < 0)
-        return r;
-    c->sending = true;
-    return 0;
-}
-
-void conn_give_turn(struct ruccl_conn *c)
-{
-    c->sending = false;
-    conn_wake(c);
-}
-
-void conn_expect(struct ruccl_conn *c, struct pending *p, struct request *q)
-{
-    q->serial = p->serial = ++c->last_serial;
-    list_append(&c->pending[p->serial % CONN_BUCKETS], &p->link);
-}
-
-static int send_by_socket(struct ruccl_conn *c, uint32_t len, int fd)
-{
-    int r;
-
-    while ((r = packet_send(c->socket, c->buffer, len, fd)) == PACKET_AGAIN) {
-        /* The daemon may have stopped reading until we take its replies: the leader reads on. */
-        c->blocked = true;
-        nudge_leader(c);
-        wait_alone(c, socket_has_room, CONN_NO_DEADLINE);
-        if (c->end.code)
-            return PACKET_END;
-    }
-    return r;
-}
-
-static bool ring_has_its_room(const void *subject)
-{
-    const struct ruccl_conn *c = subject;
-
-    return ring_has_room(&c->rings.requests, c->room) || c->end.code;
-}
-
-static int send_by_ring(struct ruccl_conn *c, uint32_t len)
-{
-    const struct request bell = { .kind = REQUEST_BELL };
-
-    c->room = len;
-    while (ring_put(&c->rings.requests, c->buffer, len) == RING_FULL) {
-        /* Nobody tells of room: the daemon has been rung, and takes what there is soon. */
-        wait_alone(c, ring_has_its_room, conn_now() + ROOM_NS);
-        if (c->end.code)
-            return PACKET_END;
-    }
-    if (!ring_take_bell(&c->rings.requests))
-        return 0;
-    return send_by_socket(c, (uint32_t)codec_encode_request(&bell, c->buffer), -1);
-}
-
-static int send_bytes(struct ruccl_conn *c, uint32_t len, int fd)
-{
-    return c->rings.memory && fd < 0 ? send_by_ring(c, len) : send_by_socket(c, len, fd);
-}
-
-int conn_send(struct ruccl_conn *c, const struct request *q, int fd, struct error *e)
-{
-    int r, len;
-
-    if (c->end.code)
-        return conn_check(c, e);
-    len = repeat_encode_request(&c->asked, q, c->buffer);
-    r = len < 0 ? len : send_bytes(c, (uint32_t)len, fd);
-    if (r == 0)
-        return 0;
-    if (r == PACKET_END) {
-        /* Its last words, a goodbye that says why, may have arrived. */
-        while (read_socket(c))
-            ;
-        end_lost(c);
-    } else {
-        struct error why = { 0 };
-
-        error_set_errno(&why, -r, "send to the daemon");
-        conn_end(c, &why);
-    }
-    return conn_check(c, e);
-}
-
-void conn_tell(struct ruccl_conn *c, struct request *q)
-{
-    struct error ignored = { 0 };
-
-    q->serial = 0;
-    if (conn_take_turn(c, &ignored) < 0)
-        return;
-    conn_send(c, q, -1, &ignored);
-    conn_give_turn(c);
-}
-
-/* ---------------------------------------------------------------- asking */
-
-static void ask_answered(struct pending *p, const struct reply *reply)
-{
-    struct ask *a = container_of(p, struct ask, pending);
-
-    a->done = true;
-    if (!reply) {
-        a->error = a->conn->end;
-        return;
-    }
-    switch (reply->kind) {
-    case REPLY_DONE:
-        a->error = reply->done;
-        break;
-    case REPLY_ID:
-        if (a->answer)
-            strncpy(a->answer->id, reply->id, sizeof(a->answer->id) - 1);
-        break;
-    case REPLY_WELCOME:
-        if (a->answer) {
-            a->answer->slots = reply->welcome.slots;
-            a->answer->rings = reply->welcome.rings;
-            a->answer->gpus = reply->welcome.gpus;
-            a->answer->spin_us = reply->welcome.spin_us;
-            a->answer->fd = packet_take_fd(a->conn->packet, 0);
-        }
-        break;
-    default:
-        error_set(&a->error, ERROR_PROTOCOL, "the daemon answered with a reply of kind %d",
-                  (int)reply->kind);
-    }
-}
-
-static bool ask_is_done(const void *subject)
-{
-    return ((const struct ask *)subject)->done;
-}
-
-int conn_ask(struct ruccl_conn *c, struct request *q, int fd, int64_t deadline, struct answer *ret,
-             struct error *e)
-{
-    struct ask a = { .pending.answered = ask_answered, .conn = c, .answer = ret };
-    int r;
-
-    r = conn_take_turn(c, e);
-    if (r < 0)
-        return r;
-    conn_expect(c, &a.pending, q);
-    r = conn_send(c, q, fd, e);
-    conn_give_turn(c);
-    if (r < 0)
-        return r;
-    if (conn_wait(c, ask_is_done, &a, deadline) == CONN_TIMEOUT) {
-        list_remove(&a.pending.link);
-        return error_set(e, ERROR_TIMEOUT, "the daemon at %s does not answer", c->path);
-    }
-    if (a.error.code)
-        *e = a.error;
-    return -(int)a.error.code;
 }
 
 /* ---------------------------------------------------------------- slots */

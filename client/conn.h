@@ -111,6 +111,9 @@ void conn_unref(struct ruccl_conn *c);
 /* Ends the connection for everyone, once: answers all that is pending. The first reason stays. */
 void conn_end(struct ruccl_conn *c, const struct error *why);
 
+/* Likewise, since the daemon is gone; its last words, which say why, may have arrived. */
+void conn_lost(struct ruccl_conn *c);
+
 /* 0, or -code with ruccl_conn::end in `e`. */
 int conn_check(const struct ruccl_conn *c, struct error *e);
 
@@ -119,14 +122,20 @@ int conn_check(const struct ruccl_conn *c, struct error *e);
 
 /*
  * Waits until ready(subject), as leader or behind one, and does the connection's chores meanwhile;
- * with the deadline over, once. It must become true when the connection ends
- * at the latest. Return: 0 or a condition.
+ * with the deadline over, once. It must become true when the connection ends at the latest.
+ * Return: 0 or a condition.
  */
 int conn_wait(struct ruccl_conn *c, bool (*ready)(const void *subject), const void *subject,
               int64_t deadline);
 
+/* As conn_wait(), for ready(c), in the middle of a message or of a chore: it does none. */
+int conn_wait_alone(struct ruccl_conn *c, bool (*ready)(const void *subject), int64_t deadline);
+
 /* Wakes the threads whose ready() has come true by other means than a reply. */
 void conn_wake(struct ruccl_conn *c);
+
+/* For the leader in poll(), whom conditions do not reach. */
+void conn_nudge(struct ruccl_conn *c);
 
 /* Handles what has arrived, unless a leader is about to; never waits. */
 void conn_poll(struct ruccl_conn *c);
