@@ -211,13 +211,20 @@ static void log_post(const struct posting *p)
                p->post.rejection.code ? " rejected: " : "", p->post.rejection.text);
 }
 
+/* Before the post that it belongs to. */
+static int send_expected(const struct posting *p, struct error *e)
+{
+    const struct request q = { .kind = REQUEST_EXPECT,
+                               .expect = { .comm = p->post.comm,
+                                           .counts = p->call->expected_counts,
+                                           .ncounts = p->member->nranks } };
+
+    return conn_send(p->conn, &q, -1, e);
+}
+
 static int send_post(struct posting *p, struct ruccl_work *w, struct error *e)
 {
     struct request q = { .kind = REQUEST_POST };
-    struct request expect = { .kind = REQUEST_EXPECT,
-                              .expect = { .comm = p->post.comm,
-                                          .counts = p->call->expected_counts,
-                                          .ncounts = p->member->nranks } };
     int r;
 
     r = conn_take_turn(p->conn, e);
@@ -232,7 +239,7 @@ static int send_post(struct posting *p, struct ruccl_work *w, struct error *e)
     log_post(p);
     work_expect(w, &q);
     if (p->call->expected_counts && !p->post.rejection.code)
-        r = conn_send(p->conn, &expect, -1, e);
+        r = send_expected(p, e);
     if (r == 0)
         r = conn_send(p->conn, &q, -1, e);
     conn_give_turn(p->conn);
