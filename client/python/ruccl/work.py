@@ -153,7 +153,7 @@ class Work:
     def drop(self):
         """Lets go: an unfinished operation goes on by itself. The last call."""
         try:
-            if self._attended and self._is_under_way():
+            if self._attended and not self._done and self._is_under_way():
                 self._connection._attend(self._owned, self._keep)
                 return
         except Closed:
