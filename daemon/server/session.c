@@ -266,24 +266,19 @@ static bool process_is_dead(const struct session *s)
 {
     struct pollfd p = { .fd = s->pidfd, .events = POLLIN };
 
-    return s->pidfd >= 0 && poll(&p, 1, 0) > 0;
+    return poll(&p, 1, 0) > 0;
 }
 
-/* Who has taken part in nothing, or has left it, is nobody's loss, and ends well by exiting. */
-static void session_lose_process(struct session *s)
-{
-    session_doom(s, s->memberships.count ? "died" : "disconnected");
-}
-
-/* The socket is at its end. Others want to know whether the process is, too: give it a moment. */
+/* The socket is at its end. Others want to know whether the process is, too: give it a moment.
+ * Who has taken part in nothing, or has left it, is nobody's loss, and ends well by exiting. */
 static void session_hang_up(struct session *s, uint64_t now)
 {
     s->hung_up = true;
     uv_poll_stop(&s->socket_poll);
-    if (process_is_dead(s))
-        session_lose_process(s);
-    else if (s->pidfd < 0 || !s->memberships.count)
+    if (s->pidfd < 0 || !s->memberships.count)
         session_doom(s, "disconnected");
+    else if (process_is_dead(s))
+        session_doom(s, "died");
     else
         session_set_deadline(s, now + DEATH_GRACE_US);
 }
@@ -358,7 +353,7 @@ static void on_pidfd(uv_poll_t *handle, int status, int events)
         session_read(s, READS_AT_DEATH);
         session_take_requests(s, RING_MESSAGES_MAX);
     }
-    session_lose_process(s);
+    session_doom(s, s->memberships.count ? "died" : "disconnected");
 }
 
 int session_watch_process(struct session *s, int pidfd)
