@@ -66,20 +66,44 @@ static void compare_repeat(struct codec *codec, struct request_repeats *known, c
     free(again);
 }
 
+static char *text_of_reply_outcome(int r, const struct reply *reply, const struct error *e)
+{
+    return r == 0 ? text_of_reply(reply) : strdup(e->text);
+}
+
+static void compare_repeated_reply(struct codec *codec, struct reply_repeats *known,
+                                   const uint8_t *bytes, size_t len)
+{
+    struct error e = { 0 }, e2 = { 0 };
+    struct reply plain, repeated;
+    const int r = codec_decode_reply(codec, bytes, len, &plain, &e);
+    char *text = text_of_reply_outcome(r, &plain, &e), *again;
+
+    assert(repeat_decode_reply(known, codec, bytes, len, &repeated, &e2) == r);
+    again = text_of_reply_outcome(r, &repeated, &e2);
+    assert(strcmp(text, again) == 0);
+    free(text);
+    free(again);
+}
+
 static void fuzz_repeats(struct codec *codec, const uint8_t *bytes, size_t len)
 {
-    static struct request_repeats known;
+    static struct request_repeats requests;
+    static struct reply_repeats replies;
     static uint8_t changed[MEMO_BYTES];
 
     if (len > sizeof(changed))
         return;
-    known = (struct request_repeats){ 0 };
+    requests = (struct request_repeats){ 0 };
+    replies = (struct reply_repeats){ 0 };
     if (len)
         memcpy(changed, bytes, len);
-    compare_repeat(codec, &known, changed, len);
+    compare_repeat(codec, &requests, changed, len);
+    compare_repeated_reply(codec, &replies, changed, len);
     for (size_t i = 0; i < MIN(len, 24); i++) {
         changed[i]++;
-        compare_repeat(codec, &known, changed, len);
+        compare_repeat(codec, &requests, changed, len);
+        compare_repeated_reply(codec, &replies, changed, len);
         changed[i]--;
     }
 }
