@@ -215,6 +215,8 @@ int ruccl_join_async(struct ruccl_conn *c, const char *id, uint32_t rank, uint32
     if (r < 0)
         return r;
     r = join(c, &q, &member, ret_work, &e);
+    if (r == 0)
+        rings_hear(&c->rings, id);
     conn_exit(c);
     if (r < 0)
         return report_error(&e);

@@ -157,7 +157,10 @@ void conn_unref(struct ruccl_conn *c)
 
 void conn_nudge(struct ruccl_conn *c)
 {
-    if (c->leading)
+    if (!c->leading)
+        return;
+    rings_nudge(&c->rings);
+    if (!c->at_bells)
         eventfd_write(c->nudge, 1);
 }
 
@@ -348,13 +351,15 @@ void conn_poll_before_sleep(struct ruccl_conn *c)
 {
     do
         conn_poll(c);
-    while (c->rings.memory && !c->leading && !ring_arm(&c->rings.replies));
+    while (c->rings.memory && !c->leading && !ring_arm(&c->rings.replies, BELL_NONE));
 }
 
 static void sleep_at_socket(struct ruccl_conn *c, struct pollfd fds[2], int64_t deadline)
 {
     struct timespec left = timespec_of(MAX(deadline - conn_now(), 0));
 
+    if (c->rings.memory && !ring_arm(&c->rings.replies, BELL_NONE))
+        return;
     fds[0] =
         (struct pollfd){ .fd = c->socket, .events = (short)(POLLIN | (c->blocked ? POLLOUT : 0)) };
     fds[1] = (struct pollfd){ .fd = c->nudge, .events = POLLIN };
@@ -370,29 +375,44 @@ static bool look_at_ring(struct ruccl_conn *c, int64_t deadline)
     if (!c->rings.memory)
         return false;
     pthread_mutex_unlock(&c->lock);
-    found = rings_wait(&c->rings, deadline);
+    found = rings_look(&c->rings, deadline);
     pthread_mutex_lock(&c->lock);
     return found;
 }
 
-/* A while at the ring, then one sleep in poll(), and what comes of it. */
+/* Not where the socket has to be waited at: for room in it, or for the user's loop, which is not
+ * rung. Return: as rings_sleep(). */
+static bool sleep_at_bells(struct ruccl_conn *c, uint32_t nudges, int64_t deadline)
+{
+    bool woken;
+
+    if (!c->rings.memory || c->blocked || c->loop >= 0)
+        return false;
+    c->at_bells = true;
+    pthread_mutex_unlock(&c->lock);
+    woken = rings_sleep(&c->rings, nudges, deadline);
+    pthread_mutex_lock(&c->lock);
+    c->at_bells = false;
+    return woken;
+}
+
+/* A while at the ring, then one sleep, and what comes of it. */
 static void lead(struct ruccl_conn *c, int64_t deadline)
 {
+    const uint32_t nudges = atomic_load(&c->rings.nudges);
     struct pollfd fds[2] = { 0 };
     eventfd_t ignored;
-    bool found;
 
     c->leading = true;
-    found = look_at_ring(c, deadline);
-    if (!found)
+    if (!look_at_ring(c, deadline) && !sleep_at_bells(c, nudges, deadline))
         sleep_at_socket(c, fds, deadline);
     c->leading = false;
 
-    if (found && read_batch(c, read_ring))
+    if (read_batch(c, read_ring))
         announce_news(c);
     if (fds[1].revents)
         eventfd_read(c->nudge, &ignored);
-    if (fds[0].revents & ~POLLOUT)
+    if (rings_tell_of_mail(&c->rings) || fds[0].revents & ~POLLOUT)
         conn_poll(c);
     if (fds[0].revents & POLLOUT) {
         c->blocked = false;

@@ -2,8 +2,8 @@
  * Connections: one socket to the daemon, one lock, and the rule of who reads.
  *
  * The library has no threads. Of the threads that wait, one is the leader: it looks at the ring for
- * a while, then sleeps in poll() on the socket, and hands replies to whoever they are for, while
- * the others sleep on conditions of their own. On leaving it appoints the next. Nobody looks or
+ * a while, then sleeps, first at the bells and then in poll() on the socket, and hands replies to
+ * whoever they are for, while the others sleep on conditions of their own. On leaving it appoints the next. Nobody looks or
  * sleeps with the lock held.
  *
  * Unless told otherwise, functions are called with the lock held (conn_enter), and those that wait
@@ -51,11 +51,12 @@ struct ruccl_conn {
     struct error end; /* why the connection is of no more use; ERROR_NONE while it is */
 
     int socket;
-    int nudge; /* eventfd: the leader is to look at `blocked` again */
+    int nudge; /* eventfd: the leader, in poll(), is to look at `blocked` again */
     int loop;  /* epoll for the user's own loop, of `socket` and `news`; -1 until asked for */
     int news;  /* eventfd: something was read outside of ruccl_dispatch() */
 
-    bool leading;  /* a thread is in poll() on the socket */
+    bool leading;  /* a thread is at the ring, at the bells or in poll() on the socket */
+    bool at_bells; /* and that is where it sleeps, or is about to */
     bool sending;  /* a thread has the turn to send; `buffer` is its */
     bool blocked;  /* and waits for room in the socket */
     uint32_t room; /* or in the ring, for so many bytes */
@@ -134,7 +135,7 @@ int conn_wait_alone(struct ruccl_conn *c, bool (*ready)(const void *subject), in
 /* Wakes the threads whose ready() has come true by other means than a reply. */
 void conn_wake(struct ruccl_conn *c);
 
-/* For the leader in poll(), whom conditions do not reach. */
+/* For the leader, whom conditions do not reach. */
 void conn_nudge(struct ruccl_conn *c);
 
 /* Handles what has arrived, unless a leader is about to; never waits. */
@@ -164,7 +165,7 @@ struct answer {
     char id[RUCCL_ID_BYTES];
     uint32_t slots, spin_us; /* of the welcome, as is `rings` */
     bool rings, gpus;
-    int fd; /* of the welcome, the caller's to close; -1: none */
+    int fd; /* of the welcome, or of the rings' bells, the caller's to close; -1: none */
 };
 
 /* Sends a request and waits for its answer. Return: 0, or -code of the answer or the connection. */

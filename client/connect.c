@@ -220,6 +220,7 @@ static int loop_open(struct ruccl_conn *c, struct error *e)
     }
     c->loop = loop;
     c->news = news;
+    conn_nudge(c); /* the leader sleeps at the socket from now on */
     return 0;
 }
 

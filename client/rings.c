@@ -1,8 +1,13 @@
 #include "client/rings.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "client/conn.h"
@@ -14,21 +19,53 @@
 #define TRIALS_NS    (1 << 24)
 #define PATIENCE     4u /* yields that did not let the daemon run: only sleep does */
 
+#define SLEEP_NS  100000000 /* at the bells; a daemon that dies is found out then */
+#define NS_PER_S  1000000000
+
+static int map_bells(struct rings *r, int fd, struct error *e)
+{
+    struct stat status;
+    void *bells;
+
+    if (fd < 0 || fstat(fd, &status) < 0 || (uint64_t)status.st_size < sizeof(*r->bells))
+        return error_set(e, ERROR_PROTOCOL, "the daemon opened the rings without bells");
+    bells = mmap(NULL, sizeof(*r->bells), PROT_READ, MAP_SHARED, fd, 0);
+    if (bells == MAP_FAILED)
+        return error_set_errno(e, errno, "map the bells");
+    r->bells = bells;
+    return 0;
+}
+
 static int rings_share(struct ruccl_conn *c, int memfd, int64_t deadline, struct error *e)
 {
     struct rings *r = &c->rings;
     struct request q = { .kind = REQUEST_RINGS_OPEN };
+    struct answer answer = { .fd = -1 };
     void *memory = mmap(NULL, sizeof(*r->memory), PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
     int result;
 
     if (memory == MAP_FAILED)
         return error_set_errno(e, errno, "map the rings");
-    result = conn_ask(c, &q, memfd, deadline, NULL, e);
+    result = conn_ask(c, &q, memfd, deadline, &answer, e);
+    if (result == 0)
+        result = map_bells(r, answer.fd, e);
+    if (answer.fd >= 0)
+        close(answer.fd);
     if (result < 0)
         munmap(memory, sizeof(*r->memory));
     else
         r->memory = memory;
     return result;
+}
+
+/* FNV-1a; two communicators at one bell only wake each other in vain. */
+static uint32_t bell_of(const char *id)
+{
+    uint32_t hash = 2166136261u;
+
+    for (; *id; id++)
+        hash = (hash ^ (uint8_t)*id) * 16777619u;
+    return 1 + hash % ((1u << RING_BELL_BITS) - 1);
 }
 
 int rings_open(struct ruccl_conn *c, const struct daemon_rings *daemon, uint32_t spin_us,
@@ -46,8 +83,11 @@ int rings_open(struct ruccl_conn *c, const struct daemon_rings *daemon, uint32_t
         return result;
     r->requests = (struct ring_out){ .messages = &r->memory->requests, .state = &daemon->requests };
     r->replies = (struct ring_in){ .messages = &daemon->replies, .state = &r->memory->replies };
+    r->daemon = daemon;
+    r->mail = atomic_load(&daemon->mail);
     r->spin_ns = (int64_t)spin_us * 1000;
-    ring_arm(&r->replies);
+    r->bell = bell_of("");
+    ring_arm(&r->replies, BELL_NONE);
     return 0;
 }
 
@@ -55,7 +95,10 @@ void rings_close(struct rings *r)
 {
     if (r->memory)
         munmap(r->memory, sizeof(*r->memory));
+    if (r->bells)
+        munmap((void *)r->bells, sizeof(*r->bells));
     r->memory = NULL;
+    r->bells = NULL;
 }
 
 /* Alone one of many would learn nothing, since those that sleep slow it down: so all who go by the
@@ -94,10 +137,66 @@ static bool look(struct rings *r, int64_t deadline)
     return true;
 }
 
-bool rings_wait(struct rings *r, int64_t deadline)
+bool rings_look(struct rings *r, int64_t deadline)
 {
     const bool found = look(r, deadline);
 
     r->misses = found ? 0 : r->misses + 1;
-    return found || !ring_arm(&r->replies);
+    return found;
+}
+
+/* ---- bells */
+
+void rings_hear(struct rings *r, const char *id)
+{
+    if (r->bell != BELL_NONE)
+        r->bell = bell_of(id);
+}
+
+static bool has_mail(const struct rings *r)
+{
+    return atomic_load_explicit(&r->daemon->mail, memory_order_acquire) != r->mail;
+}
+
+bool rings_tell_of_mail(struct rings *r)
+{
+    if (!r->memory || !has_mail(r))
+        return false;
+    r->mail = atomic_load_explicit(&r->daemon->mail, memory_order_acquire);
+    return true;
+}
+
+/* What rings before this is for the caller to find. */
+static struct futex_waitv wait_for(const _Atomic uint32_t *bell)
+{
+    return (struct futex_waitv){ .val = atomic_load_explicit(bell, memory_order_acquire),
+                                 .uaddr = (uintptr_t)bell,
+                                 .flags = FUTEX_32 };
+}
+
+bool rings_sleep(struct rings *r, uint32_t nudges, int64_t deadline)
+{
+    const int64_t until = MIN(deadline, conn_now() + SLEEP_NS);
+    struct timespec t = { .tv_sec = until / NS_PER_S, .tv_nsec = until % NS_PER_S };
+    struct futex_waitv waits[] = { wait_for(&r->bells->rung[r->bell]), wait_for(&r->daemon->bell),
+                                   wait_for(&r->nudges) };
+
+    waits[2].val = nudges;
+    waits[2].flags |= FUTEX_PRIVATE_FLAG;
+    if (r->bell == BELL_NONE)
+        return false;
+    if (has_mail(r) || !ring_arm(&r->replies, r->bell))
+        return true;
+    if (syscall(SYS_futex_waitv, waits, ARRAY_SIZE(waits), 0, &t, CLOCK_MONOTONIC) >= 0 ||
+        errno == EAGAIN || errno == EINTR)
+        return true;
+    if (errno != ETIMEDOUT)
+        r->bell = BELL_NONE; /* before Linux 5.16, or not allowed */
+    return false;
+}
+
+void rings_nudge(struct rings *r)
+{
+    atomic_fetch_add(&r->nudges, 1);
+    syscall(SYS_futex, &r->nudges, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }

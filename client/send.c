@@ -144,6 +144,8 @@ static void ask_answered(struct pending *p, const struct reply *reply)
     switch (reply->kind) {
     case REPLY_DONE:
         a->error = reply->done;
+        if (a->answer)
+            a->answer->fd = packet_take_fd(a->conn->packet, 0);
         break;
     case REPLY_ID:
         if (a->answer)

@@ -1,7 +1,8 @@
 /*
  * Memory that daemon and client both see, besides tensors. Two memfds a session: one made and
  * written by the daemon, sealed so that the client can only read it, of progress cells and, behind
- * them, the daemon's rings; and one made and written by the client, of its rings.
+ * them, the daemon's rings; and one made and written by the client, of its rings. And one for all
+ * sessions of a uid, the daemon's and sealed likewise, of bells.
  */
 #ifndef SHARED_MEM_H
 #define SHARED_MEM_H
@@ -52,7 +53,21 @@ struct client_rings {
 struct daemon_rings {
     struct ring_messages replies;
     struct ring_state requests;
+    _Alignas(128) _Atomic uint32_t bell; /* the session's own */
+    _Atomic uint32_t mail;               /* how often it was rung for what is at the socket */
 };
+
+/*
+ * Futexes, for those that sleep until there is something in their rings: a bell's number changes
+ * before who sleeps at it is woken. Many may sleep at one, and one system call wakes them, before
+ * any of them can keep the daemon from waking the next. Whoever sleeps says which one it hears, all
+ * ranks of a communicator the same; and hears its session's own, too.
+ */
+struct bells {
+    _Atomic uint32_t rung[1u << RING_BELL_BITS];
+};
+
+#define BELL_NONE 0u /* not to be rung: a datagram at the socket is heard, and only that */
 
 /* The daemon's memfd: `nslots` progress cells, then its rings. */
 static inline size_t daemon_rings_offset(uint32_t nslots)

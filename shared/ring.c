@@ -66,6 +66,11 @@ bool ring_take_bell(struct ring_out *r)
     return true;
 }
 
+uint32_t ring_taken_bell(const struct ring_out *r)
+{
+    return (uint32_t)(r->rung & ((1u << RING_BELL_BITS) - 1));
+}
+
 bool ring_is_empty(const struct ring_in *r)
 {
     return atomic_load_explicit(&r->messages->tail, memory_order_acquire) ==
@@ -93,9 +98,10 @@ int ring_take(struct ring_in *r, void *bytes, uint32_t *ret_len)
     return 0;
 }
 
-bool ring_arm(struct ring_in *r)
+bool ring_arm(struct ring_in *r, uint32_t bell)
 {
-    atomic_store_explicit(&r->state->armed, ++r->narmed, memory_order_relaxed);
+    atomic_store_explicit(&r->state->armed, ++r->narmed << RING_BELL_BITS | bell,
+                          memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
     return ring_is_empty(r);
 }

@@ -7,8 +7,9 @@
  * private memory, and what the other side says is believed only as far as it cannot hurt.
  *
  * A consumer about to sleep arms the ring and looks once more. A producer that finds it armed rings
- * a bell, by other means, once for every arming. So no message is overlooked, and a consumer that
- * is awake (ring_disarm) is not rung.
+ * a bell, by other means, once for every arming; where there are several bells, the arming says
+ * which one is heard. So no message is overlooked, and a consumer that is awake (ring_disarm) is not
+ * rung.
  */
 #ifndef SHARED_RING_H
 #define SHARED_RING_H
@@ -30,11 +31,13 @@ struct ring_messages {
 /* The consumer's memory. */
 struct ring_state {
     _Alignas(128) _Atomic uint64_t head;  /* bytes ever taken */
-    _Alignas(128) _Atomic uint64_t armed; /* 0: awake; else asleep, a new number every time */
+    _Alignas(128) _Atomic uint64_t armed; /* 0: awake; else asleep, a new number every time, and
+                                             in its low bits the bell */
     _Alignas(128) _Atomic uint64_t looks; /* how often it has looked, awake, and on which CPU */
 };
 
-#define RING_CPU_BITS 16u /* the low bits of ring_state::looks */
+#define RING_CPU_BITS  16u /* the low bits of ring_state::looks */
+#define RING_BELL_BITS 10u /* those of ring_state::armed */
 
 /* The producer's end; zeroed but for the first two. */
 struct ring_out {
@@ -62,6 +65,8 @@ bool ring_has_room(const struct ring_out *r, uint32_t len);
 int ring_put(struct ring_out *r, const void *bytes, uint32_t len);
 /* After a put: whether the consumer may be asleep and is to be rung; true once for every arming. */
 bool ring_take_bell(struct ring_out *r);
+/* Then: by which bell, below 1 << RING_BELL_BITS. */
+uint32_t ring_taken_bell(const struct ring_out *r);
 
 /*
  * Copies the oldest message out, to `bytes` of RING_MESSAGE_MAX. Return: 0, RING_EMPTY, or -EPROTO:
@@ -69,8 +74,9 @@ bool ring_take_bell(struct ring_out *r);
  */
 int ring_take(struct ring_in *r, void *bytes, uint32_t *ret_len);
 bool ring_is_empty(const struct ring_in *r);
-/* Before sleeping. Return: whether to sleep; false: there is something to take first. */
-bool ring_arm(struct ring_in *r);
+/* Before sleeping where `bell` is heard. Return: whether to sleep; false: there is something to take
+ * first. */
+bool ring_arm(struct ring_in *r, uint32_t bell);
 /* Awake again, and looking by itself. */
 void ring_disarm(struct ring_in *r);
 /* Says that it is running, and where. */

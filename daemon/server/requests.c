@@ -8,9 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
+#include "daemon/server/publish.h"
 
 #define FDS_PER_SESSION 2u /* socket and pidfd */
 
@@ -52,44 +50,15 @@ static int hello_take_pidfd(struct session *s, struct packet *p)
     return r;
 }
 
-/*
- * Memory that we write and the client only reads: the seal keeps it from mapping the memory for
- * writing, however it gets hold of a descriptor. *ret_fd is the client's.
- */
+/* *ret_fd is the client's. */
 static int hello_make_cells(struct session *s, int *ret_fd)
 {
-    size_t bytes = daemon_memory_bytes(s->nslots);
-    char path[64];
     void *cells;
-    int fd, reader;
+    int r = publish("ruccl-progress", daemon_memory_bytes(s->nslots), &cells, ret_fd);
 
-    fd = memfd_create("ruccl-progress", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0)
-        return -errno;
-    cells = ftruncate(fd, (off_t)bytes) < 0
-                ? MAP_FAILED
-                : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (cells == MAP_FAILED ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) <
-            0) {
-        int r = -errno;
-
-        if (cells != MAP_FAILED)
-            munmap(cells, bytes);
-        close(fd);
-        return r;
-    }
-
-    /* without /proc the seals alone have to do */
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    reader = open(path, O_RDONLY | O_CLOEXEC);
-    if (reader >= 0) {
-        close(fd);
-        fd = reader;
-    }
-    s->cells = cells;
-    *ret_fd = fd;
-    return 0;
+    if (r == 0)
+        s->cells = cells;
+    return r;
 }
 
 /* From stranger to served: whatever is taken here, session_undo_hello() gives back. */

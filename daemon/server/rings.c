@@ -3,7 +3,7 @@
  * at every turn of the loop, from its bell or an answer until nothing has come for a while; then
  * its ring is armed, and the client rings again. Who rings wakes those that its operation waits
  * for, too, so that one bell does for a communicator. While anybody is awake, the loop does not
- * sleep.
+ * sleep. The clients that sleep are rung at the end of a turn, all together.
  */
 #include "daemon/server/session_private.h"
 
@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "daemon/device/fault.h"
+#include "daemon/server/bells.h"
 
 #define TAKES_PER_TURN 64u  /* requests of one session before the others have their turn */
 #define CROWDED_US     200u /* that others had the CPU when we gave it away */
@@ -35,12 +36,17 @@ void session_rings_open(struct session *s, const struct request *r, struct packe
     struct client_rings *client;
     struct daemon_rings *ours;
     const struct fault_area *before;
+    int error;
 
     if (!s->service->config->rings || s->rings) {
         session_refuse(s, s->rings ? "a second rings_open" : "rings_open, but rings are off");
         return;
     }
     device_import_memfd(device, p->fds[0], sizeof(*client), &memory, &e);
+    if (memory && (error = belfry_get(&s->service->belfries, s->uid, &s->belfry)) < 0) {
+        error_set_errno(&e, -error, "the bells");
+        memory = mapping_unref(memory);
+    }
     if (!memory) {
         session_reply_done(s, r->serial, &e);
         return;
@@ -51,15 +57,18 @@ void session_rings_open(struct session *s, const struct request *r, struct packe
     s->requests = (struct ring_in){ .messages = &client->requests, .state = &ours->requests };
     s->replies = (struct ring_out){ .messages = &ours->replies, .state = &client->replies };
     before = fault_enter(&(struct fault_area){ .mappings = &memory, .nmappings = 1 });
-    ring_arm(&s->requests); /* before the client hears of it, by the socket one last time */
+    ring_arm(&s->requests, BELL_NONE); /* before the client hears of it, by the socket */
     fault_leave(before);
-    session_reply_done(s, r->serial, &e);
+    session_reply(s, &(struct reply){ .kind = REPLY_DONE, .serial = r->serial }, s->belfry->fd);
+    s->ours = ours;
     s->rings = memory;
 }
 
 void session_undo_rings(struct session *s)
 {
     list_remove(&s->awake_link);
+    list_remove(&s->owed_link);
+    s->belfry = belfry_put(s->belfry);
     s->rings = mapping_unref(s->rings);
 }
 
@@ -77,7 +86,7 @@ static void session_fall_asleep(struct session *s)
     bool asleep;
 
     before = fault_enter(&s->guard);
-    asleep = ring_arm(&s->requests);
+    asleep = ring_arm(&s->requests, BELL_NONE);
     fault_leave(before);
     if (asleep)
         list_remove(&s->awake_link);
@@ -195,13 +204,14 @@ void sessions_look(struct service *service)
 
     list_for_each_safe(s, tmp, &service->awake, awake_link)
         found |= session_look(s, now);
+    sessions_ring(service);
     if (!found && sessions_are_awake(service))
         sessions_yield(service, now);
 }
 
 /* ---- replies */
 
-static void session_ring(struct session *s)
+static void session_send_bell(struct session *s)
 {
     struct reply bell = { .kind = REPLY_BELL };
     uint8_t *out = s->service->out;
@@ -211,6 +221,42 @@ static void session_ring(struct session *s)
     r = packet_send(s->socket, out, (uint32_t)r, -1);
     if (r < 0)
         session_doom(s, "disconnected");
+}
+
+/* One bell for all who hear it; nobody else is woken for one alone. */
+static void session_ring(struct session *s)
+{
+    const uint32_t bell = ring_taken_bell(&s->replies);
+    uint32_t *due = &s->belfry->due[bell];
+
+    if (bell == BELL_NONE)
+        session_send_bell(s);
+    else if (*due == 1)
+        bell_ring(&s->ours->bell);
+    else if (*due > 1)
+        bell_ring(&s->belfry->bells->rung[bell]);
+    *due = 0;
+}
+
+void sessions_ring(struct service *service)
+{
+    struct session *s;
+
+    list_for_each(s, &service->owed, owed_link)
+        s->belfry->due[ring_taken_bell(&s->replies)]++;
+    while (!list_empty(&service->owed)) {
+        s = list_first(&service->owed, struct session, owed_link);
+        list_remove(&s->owed_link);
+        session_ring(s);
+    }
+}
+
+void session_ring_for_socket(struct session *s)
+{
+    if (!s->rings)
+        return;
+    atomic_fetch_add_explicit(&s->ours->mail, 1, memory_order_release);
+    bell_ring(&s->ours->bell);
 }
 
 bool session_put_reply(struct session *s, const void *bytes, uint32_t len)
@@ -224,8 +270,8 @@ bool session_put_reply(struct session *s, const void *bytes, uint32_t len)
     put = ring_put(&s->replies, bytes, len) == 0;
     asleep = put && ring_take_bell(&s->replies);
     fault_leave(before);
-    if (asleep)
-        session_ring(s);
+    if (asleep && list_empty(&s->owed_link))
+        list_append(&s->service->owed, &s->owed_link);
     if (put)
         session_wake(s); /* who is answered soon asks again */
     return put;

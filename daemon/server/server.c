@@ -196,6 +196,7 @@ static void on_turn(uv_prepare_t *handle)
     struct engine *engine = s->parts->engine;
     uint64_t now, due;
 
+    sessions_ring(&s->service);
     server_look(s);
     now = service_now();
     server_go_first(s, engine_works(engine));
@@ -209,6 +210,7 @@ static void on_turn(uv_prepare_t *handle)
         server_resume_accept(s);
     due = sessions_turn(&s->service, now);
     server_advance(s, now);
+    sessions_ring(&s->service);
     if (s->state >= SERVER_DONE)
         return;
 
@@ -489,6 +491,8 @@ static void service_init(struct service *service, const struct server_parts *par
     list_init(&service->timed);
     list_init(&service->doomed);
     list_init(&service->awake);
+    list_init(&service->owed);
+    list_init(&service->belfries);
     list_init(&service->lingering);
 }
 

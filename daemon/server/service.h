@@ -38,6 +38,8 @@ struct service {
     struct list doomed;    // struct session::doomed_link: to be ended by sessions_turn()
     struct list lingering; // struct memory without a region, that operations may still hold
     struct list awake;     // struct session::awake_link: whose rings are looked at unasked
+    struct list owed;      // struct session::owed_link: who is to be rung in this turn
+    struct list belfries;  // struct belfry
     uint32_t nsessions;    /* that have said hello */
     uint64_t next_session;
 };

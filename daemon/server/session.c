@@ -103,12 +103,22 @@ static void outgoing_free(struct session *s, struct outgoing *o)
     free(o);
 }
 
+/* Return: as packet_send(). */
+static int session_send(struct session *s, const void *bytes, uint32_t len, int fd)
+{
+    const int r = packet_send(s->socket, bytes, len, fd);
+
+    if (r == 0)
+        session_ring_for_socket(s);
+    return r;
+}
+
 /* Sends what is queued as far as the socket takes it. Return: 0 all sent, or a packet condition. */
 static int session_flush(struct session *s)
 {
     while (!list_empty(&s->outgoing)) {
         struct outgoing *o = list_first(&s->outgoing, struct outgoing, link);
-        int r = packet_send(s->socket, o->bytes, o->len, o->fd);
+        int r = session_send(s, o->bytes, o->len, o->fd);
 
         if (r != 0)
             return r;
@@ -127,7 +137,7 @@ static void session_say_goodbye(struct session *s)
         int len = codec_encode_reply(&goodbye, service->out);
 
         if (len > 0)
-            packet_send(s->socket, service->out, (uint32_t)len, -1);
+            session_send(s, service->out, (uint32_t)len, -1);
     }
     for (unsigned i = 0; i < READS_AT_DEATH; i++) {
         if (packet_recv(s->socket, &service->in) != 0)
@@ -245,7 +255,7 @@ int session_reply(struct session *s, const struct reply *reply, int fd)
     if (fd < 0 && session_put_reply(s, out, (uint32_t)len))
         return 0;
     if (list_empty(&s->outgoing))
-        r = packet_send(s->socket, out, (uint32_t)len, fd);
+        r = session_send(s, out, (uint32_t)len, fd);
     if (r == PACKET_AGAIN)
         session_queue(s, out, (uint32_t)len, fd >= 0 ? dup(fd) : -1);
     else if (r < 0) /* a client that is gone is found out by its hang-up, and asked why */
@@ -417,6 +427,7 @@ void session_open(struct service *service, int socket)
     list_init(&s->doomed_link);
     list_init(&s->all_memberships);
     list_init(&s->awake_link);
+    list_init(&s->owed_link);
     list_init(&s->timed_link);
     session_set_deadline(s, service_now() + service->config->hello_timeout_us);
     list_append(&service->sessions, &s->link);

@@ -22,6 +22,8 @@ uint64_t sessions_turn(struct service *service, uint64_t now);
 /* Looks once for requests in the rings of those who sent some, or were answered, lately, and lets
  * others run where it finds none. */
 void sessions_look(struct service *service);
+/* Rings all who have been answered and sleep. Before the loop waits or lets others run. */
+void sessions_ring(struct service *service);
 /* Whether there are such sessions: the loop must look again and not sleep. */
 bool sessions_are_awake(const struct service *service);
 

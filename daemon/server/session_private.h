@@ -79,6 +79,9 @@ struct session {
     struct ring_in requests;
     struct ring_out replies;
     struct list awake_link;  // service::awake, while its ring is looked at unasked
+    struct list owed_link;   // service::owed, while it is to be rung
+    struct belfry *belfry;
+    struct daemon_rings *ours; /* in the memory behind `cells` */
     bool rang;               /* and nothing has been taken since */
     uint64_t awake_until_us; /* unless something comes */
 
@@ -128,8 +131,11 @@ void session_rings_open(struct session *s, const struct request *r, struct packe
 void session_bell(struct session *s, const struct request *r, struct packet *p);
 /* Handles up to `limit` requests of the ring, if there is one; returns how many. */
 unsigned session_take_requests(struct session *s, unsigned limit);
-/* Puts a reply into the ring, and rings. False: there is no ring, or no room. */
+/* Puts a reply into the ring, and sees to it that the client is rung. False: there is no ring, or no
+ * room. */
 bool session_put_reply(struct session *s, const void *bytes, uint32_t len);
+/* Rings a client that sleeps where the socket is not heard, when there is news at the socket. */
+void session_ring_for_socket(struct session *s);
 void session_undo_rings(struct session *s);
 
 /* regions.c */

@@ -202,7 +202,7 @@ bool raw_receive(struct raw *c)
     for (;;) {
         if (raw_take(c))
             return true;
-        if (c->rings && !ring_arm(&c->replies))
+        if (c->rings && !ring_arm(&c->replies, BELL_NONE))
             continue;
         if (!receive(c))
             return raw_take(c); /* what was said before it hung up */

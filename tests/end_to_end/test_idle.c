@@ -54,7 +54,8 @@ static void play_client(struct stage *s, struct part *me)
         .dtype = RUCCL_F32, .naxes = 1, .shape = { 1 << 18 }, .region = region
     };
 
-    part_check(me, ruccl_fd(conn) >= 0, "a descriptor for a loop, which shall cost nothing");
+    if (me->rank % 4 < 2) /* where those sleep who also have a loop is not where others do */
+        part_check(me, ruccl_fd(conn) >= 0, "a descriptor for a loop, which shall cost nothing");
     idle(me, comm, 1);
     for (uint32_t round = 0; round < WORK_ROUNDS; round++)
         part_ok(me, ruccl_all_reduce(comm, &t, &t, RUCCL_MAX), "all_reduce");

@@ -179,7 +179,7 @@ TEST(a_bell_is_due_once_for_every_arming)
     assert_false(ring_take_bell(&out)); /* never armed */
     expect_taken(1, 0);
     for (uint32_t round = 0; round < 5; round++) {
-        assert_true(ring_arm(&in));
+        assert_true(ring_arm(&in, 0));
         for (uint32_t i = 0; i < 3; i++) {
             assert_int_equal(put(1, i), 0);
             assert_int_equal(ring_take_bell(&out), i == 0);
@@ -190,16 +190,31 @@ TEST(a_bell_is_due_once_for_every_arming)
     for (uint32_t round = 0; round < 3; round++) { /* from one sleep to the next, awake between */
         ring_disarm(&in);
         assert_false(ring_take_bell(&out));
-        assert_true(ring_arm(&in));
+        assert_true(ring_arm(&in, 0));
         assert_true(ring_take_bell(&out));
         assert_false(ring_take_bell(&out));
     }
 }
 
+TEST(who_sleeps_says_which_bell_it_hears)
+{
+    const uint32_t last = (1u << RING_BELL_BITS) - 1;
+
+    ring_open_at(0);
+    for (uint32_t bell = 0; bell <= last; bell++) {
+        assert_true(ring_arm(&in, bell));
+        assert_true(ring_take_bell(&out));
+        assert_int_equal(ring_taken_bell(&out), bell);
+    }
+    atomic_store(&consumer.armed, UINT64_MAX); /* a lie, and still one that there is */
+    assert_true(ring_take_bell(&out));
+    assert_int_equal(ring_taken_bell(&out), last);
+}
+
 TEST(who_is_awake_is_not_rung)
 {
     ring_open_at(0);
-    assert_true(ring_arm(&in));
+    assert_true(ring_arm(&in, 0));
     ring_disarm(&in);
     assert_int_equal(put(1, 0), 0);
     assert_false(ring_take_bell(&out));
@@ -209,9 +224,9 @@ TEST(who_has_something_to_take_does_not_go_to_sleep)
 {
     ring_open_at(0);
     assert_int_equal(put(1, 0), 0);
-    assert_false(ring_arm(&in));
+    assert_false(ring_arm(&in, 0));
     expect_taken(1, 0);
-    assert_true(ring_arm(&in));
+    assert_true(ring_arm(&in, 0));
 }
 
 /* Without timeouts: one bell too few and the test hangs, until the alarm ends it. */
@@ -304,7 +319,7 @@ TEST(no_message_is_slept_through)
     for (uint32_t i = 0; i < MESSAGES; i++) {
         dawdle(unit_random(&delays));
         while (ring_is_empty(&in))
-            if (ring_arm(&in)) {
+            if (ring_arm(&in, 0)) {
                 sleep_until_rung();
                 ring_disarm(&in);
                 nsleeps++;
@@ -452,11 +467,11 @@ TEST(neither_side_reads_back_its_own_place)
 TEST(an_arming_is_known_by_its_number_alone)
 {
     ring_open_at(0);
-    assert_true(ring_arm(&in));
+    assert_true(ring_arm(&in, 0));
     assert_true(ring_take_bell(&out));
     atomic_store(&consumer.armed, 0);
-    assert_true(ring_arm(&in));
-    assert_int_equal(atomic_load(&consumer.armed), 2);
+    assert_true(ring_arm(&in, 0));
+    assert_int_equal(atomic_load(&consumer.armed) >> RING_BELL_BITS, 2);
     assert_true(ring_take_bell(&out));
 }
 
@@ -484,7 +499,7 @@ TEST(a_consumer_is_kept_waiting_by_who_has_its_cpu_and_does_not_sleep)
         assert_true(ring_consumer_is_kept_waiting(&out, &w, 4));
         ring_note_look(&in);
     }
-    ring_arm(&in);
+    ring_arm(&in, 0);
     for (unsigned i = 0; i < 10; i++)
         assert_false(ring_consumer_is_kept_waiting(&out, &w, 4));
     sched_setaffinity(0, sizeof(before), &before);
@@ -508,6 +523,7 @@ int main(void)
         cmocka_unit_test(the_count_of_bytes_may_overflow),
         cmocka_unit_test(a_full_ring_takes_no_more_and_loses_nothing),
         cmocka_unit_test(a_bell_is_due_once_for_every_arming),
+        cmocka_unit_test(who_sleeps_says_which_bell_it_hears),
         cmocka_unit_test(who_is_awake_is_not_rung),
         cmocka_unit_test(who_has_something_to_take_does_not_go_to_sleep),
         cmocka_unit_test(no_message_is_slept_through),
