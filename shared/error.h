@@ -58,6 +58,14 @@ struct error {
     char text[ERROR_TEXT_BYTES];
 };
 
+/* Makes it say nothing. To zero the whole would take longer than most of what is checked. */
+static inline void error_clear(struct error *e)
+{
+    e->code = ERROR_NONE;
+    e->nranks = 0;
+    e->text[0] = '\0';
+}
+
 /* "rank lost" for ERROR_RANK_LOST; "unknown error" for a number that names none. */
 const char *error_name(uint32_t code);
 

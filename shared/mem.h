@@ -33,12 +33,12 @@ struct progress_cell {
 
 static inline void progress_write(struct progress_cell *cell, const struct progress *p)
 {
-    uint64_t words[PROGRESS_WORDS];
+    const uint64_t *words = (const uint64_t *)p;
     uint64_t version = atomic_load_explicit(&cell->version, memory_order_relaxed);
 
-    memcpy(words, p, sizeof(words));
     atomic_store_explicit(&cell->version, version + 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
+#pragma GCC unroll 8
     for (size_t i = 0; i < PROGRESS_WORDS; i++)
         atomic_store_explicit(&cell->words[i], words[i], memory_order_relaxed);
     atomic_store_explicit(&cell->version, version + 2, memory_order_release);

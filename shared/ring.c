@@ -111,11 +111,11 @@ void ring_disarm(struct ring_in *r)
     atomic_store_explicit(&r->state->armed, 0, memory_order_relaxed);
 }
 
-void ring_note_look(struct ring_in *r)
+void ring_note_look(struct ring_in *r, unsigned cpu)
 {
-    const uint64_t cpu = (uint64_t)sched_getcpu() & ((1u << RING_CPU_BITS) - 1);
+    const uint64_t where = cpu & ((1u << RING_CPU_BITS) - 1);
 
-    atomic_store_explicit(&r->state->looks, ++r->nlooks << RING_CPU_BITS | cpu,
+    atomic_store_explicit(&r->state->looks, ++r->nlooks << RING_CPU_BITS | where,
                           memory_order_relaxed);
 }
 

@@ -79,8 +79,8 @@ bool ring_is_empty(const struct ring_in *r);
 bool ring_arm(struct ring_in *r, uint32_t bell);
 /* Awake again, and looking by itself. */
 void ring_disarm(struct ring_in *r);
-/* Says that it is running, and where. */
-void ring_note_look(struct ring_in *r);
+/* Says that it is running, and where: sched_getcpu()'s number. */
+void ring_note_look(struct ring_in *r, unsigned cpu);
 
 /*
  * What a producer that waits can tell of a consumer that is awake: whether it would run on this CPU

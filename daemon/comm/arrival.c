@@ -311,8 +311,7 @@ int arrival_new(const struct post *post, struct member *m, uint64_t now, struct 
     a->d = post->d;
     a->d.nranks = m->comm->nranks;
 
-    e.code = ERROR_NONE; /* the rest of it costs more than the checks, and means nothing */
-    e.nranks = 0;
+    error_clear(&e);
     if (post->rejection)
         r = arrival_reject(a, post->rejection);
     else if (arrival_check(a, post, &e) < 0)

@@ -83,8 +83,7 @@ int op_new(struct comm *c, uint64_t sequence, uint64_t now, struct op **ret)
     if (!op)
         return -ENOMEM;
     memset(op, 0, offsetof(struct op, error));
-    op->error.code = ERROR_NONE; /* the rest of it is large, and means nothing */
-    op->error.nranks = 0;
+    error_clear(&op->error);
     memset(op->arrivals, 0, bytes);
     op->comm = c;
     op->sequence = sequence;

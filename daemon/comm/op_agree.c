@@ -342,8 +342,7 @@ bool op_agree(struct op *op, uint64_t now)
         op->deadline_us = TIME_NEVER;
     op_set_state(op, OP_AGREEING);
 
-    e.code = ERROR_NONE; /* the rest of it is large, and means nothing */
-    e.nranks = 0;
+    error_clear(&e);
     r = judge(op, &compared, &e);
     if (r == -ERROR_NO_MEMORY && op_is_wide(op))
         op_break(op, &e, now); /* other nodes may have come to another end */

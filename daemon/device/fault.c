@@ -6,35 +6,11 @@
 
 static unsigned installed;
 static struct sigaction previous;
-static _Thread_local const struct fault_area *volatile current;
-
-/* The fences keep the thread's own accesses between the two, should the compiler see all of it. */
-const struct fault_area *fault_enter(const struct fault_area *areas)
-{
-    const struct fault_area *before = current;
-
-    current = areas;
-    atomic_signal_fence(memory_order_seq_cst);
-    return before;
-}
-
-void fault_leave(const struct fault_area *before)
-{
-    atomic_signal_fence(memory_order_seq_cst);
-    current = before;
-}
-
-bool fault_found(const struct fault_area *area)
-{
-    for (uint32_t i = 0; i < area->nmappings; i++)
-        if (atomic_load(&area->mappings[i]->fault))
-            return true;
-    return false;
-}
+_Thread_local const struct fault_area *volatile fault_current;
 
 static struct mapping *fault_mapping(uintptr_t address)
 {
-    for (const struct fault_area *area = current; area; area = area->next)
+    for (const struct fault_area *area = fault_current; area; area = area->next)
         for (uint32_t i = 0; i < area->nmappings; i++)
             if (address - (uintptr_t)area->mappings[i]->base < area->mappings[i]->bytes)
                 return area->mappings[i];

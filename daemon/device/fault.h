@@ -23,15 +23,37 @@ struct fault_area {
     struct fault_area *next; /* and this; NULL: that is all */
 };
 
+/* What this thread may touch; fault_enter()'s and the handler's alone. */
+extern _Thread_local const struct fault_area *volatile fault_current;
+
 /*
  * What this thread may touch until fault_leave(), all of the chain, which may change meanwhile.
- * Returns what to leave with: what was in force before is again then, and not in between.
+ * Returns what to leave with: what was in force before is again then, and not in between. The
+ * fences keep the thread's own accesses between the two.
  */
-const struct fault_area *fault_enter(const struct fault_area *areas);
-void fault_leave(const struct fault_area *before);
+static inline const struct fault_area *fault_enter(const struct fault_area *areas)
+{
+    const struct fault_area *before = fault_current;
+
+    fault_current = areas;
+    atomic_signal_fence(memory_order_seq_cst);
+    return before;
+}
+
+static inline void fault_leave(const struct fault_area *before)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+    fault_current = before;
+}
 
 /* Has a mapping of this one area lost its contents, now or before? */
-bool fault_found(const struct fault_area *area);
+static inline bool fault_found(const struct fault_area *area)
+{
+    for (uint32_t i = 0; i < area->nmappings; i++)
+        if (atomic_load(&area->mappings[i]->fault))
+            return true;
+    return false;
+}
 
 static inline struct fault_area fault_area_of(const struct task *task)
 {

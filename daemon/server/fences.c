@@ -87,7 +87,6 @@ struct signal session_signal_of(const struct session *s, uint32_t slot, uint32_t
 void session_signal(struct session *s, uint32_t slot, uint32_t signal)
 {
     const struct fault_area *before;
-    struct error e = { 0 };
 
     if (!signal)
         return;
@@ -95,10 +94,9 @@ void session_signal(struct session *s, uint32_t slot, uint32_t signal)
     atomic_store_explicit((_Atomic uint32_t *)s->signals->base + slot, signal,
                           memory_order_release);
     fault_leave(before);
-    if (!fault_found(&s->signals_guard))
-        return;
-    error_set(&e, ERROR_MEMORY_FAULT, "the memory of the signals could not be backed with pages");
-    session_dismiss(s, &e);
+    if (fault_found(&s->signals_guard))
+        session_give_up(s, ERROR_MEMORY_FAULT,
+                        "the memory of the signals could not be backed with pages");
 }
 
 void session_undo_fences(struct session *s)

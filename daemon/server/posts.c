@@ -24,7 +24,6 @@ static uint64_t *copy_counts(const uint64_t *counts, uint32_t n)
 
 void session_expect(struct session *s, const struct request *r, struct packet *p)
 {
-    struct error e = { 0 };
     struct membership *ms = map_get(&s->memberships, r->expect.comm);
     uint64_t *counts;
 
@@ -33,8 +32,7 @@ void session_expect(struct session *s, const struct request *r, struct packet *p
         return; /* it has no answer; the post it belongs to has */
     counts = copy_counts(r->expect.counts, r->expect.ncounts);
     if (!counts) {
-        error_set(&e, ERROR_NO_MEMORY, "out of memory");
-        session_dismiss(s, &e);
+        session_give_up(s, ERROR_NO_MEMORY, "out of memory");
         return;
     }
     free(ms->expected);
@@ -79,13 +77,8 @@ static struct slot *slot_find(const struct session *s, uint32_t slot)
 static int slot_take(struct session *s, uint32_t slot, uint64_t serial, uint32_t signal,
                      struct membership *child)
 {
-    struct error e = { 0 };
-
-    if (slots_reserve(s, slot) < 0) {
-        error_set(&e, ERROR_NO_MEMORY, "out of memory");
-        session_dismiss(s, &e); /* the others are told by its loss */
-        return -ERROR_NO_MEMORY;
-    }
+    if (slots_reserve(s, slot) < 0) /* the others are told by its loss */
+        return session_give_up(s, ERROR_NO_MEMORY, "out of memory");
     s->slots[slot] =
         (struct slot){ .used = true, .serial = serial, .signal = signal, .child = child };
     s->in_flight++;
@@ -129,24 +122,33 @@ static int place_check_membership(struct session *s, const struct place *p,
     return 0;
 }
 
-/* The membership; NULL: there is none, and the post has been answered, or the session is over. */
-static struct membership *place_find(struct session *s, const struct place *p)
+/* Answers a post that no membership is there for. */
+static void place_refuse(struct session *s, const struct place *p, const struct error *why)
 {
     struct reply closed = { .kind = REPLY_COMPLETION, .serial = p->serial };
-    struct error *e = &closed.completion.error;
-    struct membership *ms;
 
-    if (place_check_slot(s, p) < 0)
-        return NULL;
-    ms = membership_find(s, p->comm, e);
-    if (ms && ms->state == MEMBERSHIP_BROKEN)
-        error_set(e, ERROR_CLOSED, "communicator %u was never complete; it can only be left",
-                  p->comm);
-    if (!e->code)
-        return place_check_membership(s, p, ms) < 0 ? NULL : ms;
+    closed.completion.error = *why;
     closed.completion.sequence = p->sequence;
     session_signal(s, p->slot, p->signal);
     session_reply(s, &closed, -1);
+}
+
+/* The membership; NULL: there is none, and the post has been answered, or the session is over. */
+static struct membership *place_find(struct session *s, const struct place *p)
+{
+    struct membership *ms;
+    struct error e;
+
+    if (place_check_slot(s, p) < 0)
+        return NULL;
+    error_clear(&e);
+    ms = membership_find(s, p->comm, &e);
+    if (ms && ms->state == MEMBERSHIP_BROKEN)
+        error_set(&e, ERROR_CLOSED, "communicator %u was never complete; it can only be left",
+                  p->comm);
+    if (!e.code)
+        return place_check_membership(s, p, ms) < 0 ? NULL : ms;
+    place_refuse(s, p, &e);
     return NULL;
 }
 
@@ -162,35 +164,34 @@ static void post_resolve(const struct session *s, const struct wire_operand *wir
         error_set(rejection, ERROR_NOT_FOUND, "%s: region %u is not open", what, wire->region);
 }
 
-static void rejection_clear(struct error *e)
+/* What is taken over as it came, field by field: to clear the whole first takes longer. */
+static void post_copy(const struct session *s, const struct request_post *p,
+                      const struct membership *ms, struct post *ret)
 {
-    e->code = ERROR_NONE; /* the rest of it is large, and means nothing */
-    e->nranks = 0;
+    const bool exchange = p->d.kind == COLLECTIVE_ALL_TO_ALL_V;
+
+    ret->serial = p->slot; /* ours, unlike the client's, names one post in flight */
+    ret->d = p->d;
+    ret->out_rows = p->out_rows;
+    ret->counts = p->counts;
+    ret->ncounts = p->ncounts;
+    ret->expected = exchange ? ms->expected : NULL;
+    ret->nexpected = exchange ? ms->nexpected : 0;
+    ret->peer = p->peer;
+    ret->tag = p->tag;
+    ret->color = p->color;
+    ret->key = p->key;
+    ret->child_number = p->child;
+    ret->persistent = p->persistent;
+    ret->cell = &s->cells[p->slot];
+    ret->signal = session_signal_of(s, p->slot, p->signal);
 }
 
 static void post_fill(const struct session *s, const struct request_post *p,
                       const struct membership *ms, struct post *ret, struct error *rejection)
 {
-    rejection_clear(rejection);
-    *ret = (struct post){
-        .serial = p->slot, /* ours, unlike the client's, names one post in flight */
-        .d = p->d,
-        .out_rows = p->out_rows,
-        .counts = p->counts,
-        .ncounts = p->ncounts,
-        .peer = p->peer,
-        .tag = p->tag,
-        .color = p->color,
-        .key = p->key,
-        .child_number = p->child,
-        .persistent = p->persistent,
-        .cell = &s->cells[p->slot],
-        .signal = session_signal_of(s, p->slot, p->signal),
-    };
-    if (p->d.kind == COLLECTIVE_ALL_TO_ALL_V) {
-        ret->expected = ms->expected;
-        ret->nexpected = ms->nexpected;
-    }
+    error_clear(rejection);
+    post_copy(s, p, ms, ret);
     post_resolve(s, &p->in, "input", &ret->in, rejection);
     post_resolve(s, &p->out, "output", &ret->out, rejection);
     ret->fence = session_find_fence(s, p->fence, rejection);
@@ -201,6 +202,7 @@ static void post_fill(const struct session *s, const struct request_post *p,
                   "more than %u posts and joins are unanswered (max_in_flight in the daemon's "
                   "configuration)",
                   s->nslots);
+    ret->rejection = NULL;
     if (p->rejection.code)
         ret->rejection = &p->rejection;
     else if (rejection->code)
@@ -211,29 +213,19 @@ static void post_fill(const struct session *s, const struct request_post *p,
 static int post_reserve_child(struct session *s, const struct request_post *p,
                               struct membership **ret)
 {
-    struct error e = { 0 };
-
     *ret = NULL;
     if (p->d.kind != COLLECTIVE_SPLIT || !p->child)
         return 0;
     if (map_get(&s->memberships, p->child))
         return session_refuse(s, "post: communicator number %u is in use", p->child);
     *ret = membership_new(s, p->child, MEMBERSHIP_RESERVED);
-    if (*ret)
-        return 0;
-    error_set(&e, ERROR_NO_MEMORY, "out of memory");
-    session_dismiss(s, &e);
-    return -ERROR_NO_MEMORY;
+    return *ret ? 0 : session_give_up(s, ERROR_NO_MEMORY, "out of memory");
 }
 
 static void post_taken(struct session *s, int r)
 {
-    struct error e = { 0 };
-
-    if (r == 0)
-        return;
-    error_set(&e, ERROR_NO_MEMORY, "out of memory");
-    session_dismiss(s, &e);
+    if (r < 0)
+        session_give_up(s, ERROR_NO_MEMORY, "out of memory");
 }
 
 void session_post(struct session *s, const struct request *r, struct packet *packet)
@@ -293,7 +285,7 @@ void session_start(struct session *s, const struct request *r, struct packet *p)
     (void)p;
     if (!ms || slot_take(s, slot, r->serial, r->start.signal, NULL) < 0)
         return;
-    rejection_clear(&rejection);
+    error_clear(&rejection);
     start.fence = session_find_fence(s, r->start.fence, &rejection);
     if (rejection.code)
         start_reject(s, ms, slot, &rejection);
@@ -355,12 +347,33 @@ static void child_arrive(struct session *s, struct slot *slot, const struct comp
     membership_set_member(s, child, c->child);
 }
 
+/* All of it is set; to zero it first would take as long as the rest. */
+static void completion_fill(const struct completion *c, struct reply_completion *ret)
+{
+    if (c->error)
+        ret->error = *c->error;
+    else
+        error_clear(&ret->error);
+    ret->sequence = c->sequence;
+    ret->wait_us = c->wait_us;
+    ret->run_us = c->run_us;
+    ret->chunks = c->chunks;
+    ret->chunk_elements = c->chunk_elements;
+    ret->peak_bytes = c->peak_bytes;
+    ret->algorithm = c->algorithm;
+    ret->counts = c->counts;
+    ret->ncounts = c->ncounts;
+    ret->child_rank = c->child ? member_rank(c->child) : 0;
+    ret->child_nranks = c->child ? member_nranks(c->child) : 0;
+    ret->child_id = c->child ? member_id(c->child) : NULL;
+    ret->persistent = c->persistent;
+}
+
 void session_completed(void *owner, struct member *m, uint64_t serial, const struct completion *c)
 {
     struct session *s = owner;
     struct slot *slot = &s->slots[serial];
-    struct reply reply = { .kind = REPLY_COMPLETION, .serial = slot->serial };
-    struct reply_completion *rc = &reply.completion;
+    struct reply reply;
 
     (void)m;
     assert(slot->used);
@@ -370,22 +383,8 @@ void session_completed(void *owner, struct member *m, uint64_t serial, const str
     service_sweep_regions(s->service);
     session_signal(s, (uint32_t)serial, slot->signal);
 
-    if (c->error)
-        rc->error = *c->error;
-    rc->sequence = c->sequence;
-    rc->wait_us = c->wait_us;
-    rc->run_us = c->run_us;
-    rc->chunks = c->chunks;
-    rc->chunk_elements = c->chunk_elements;
-    rc->peak_bytes = c->peak_bytes;
-    rc->algorithm = c->algorithm;
-    rc->counts = c->counts;
-    rc->ncounts = c->ncounts;
-    if (c->child) {
-        rc->child_rank = member_rank(c->child);
-        rc->child_nranks = member_nranks(c->child);
-        rc->child_id = member_id(c->child);
-    }
-    rc->persistent = c->persistent;
+    reply.kind = REPLY_COMPLETION;
+    reply.serial = slot->serial;
+    completion_fill(c, &reply.completion);
     session_reply(s, &reply, -1);
 }

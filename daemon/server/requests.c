@@ -210,10 +210,11 @@ static uint32_t request_nfds(const struct request *r)
 
 void session_handle(struct session *s, struct packet *p)
 {
-    struct error e = { 0 };
     const struct request_row *row;
     struct request r;
+    struct error e;
 
+    error_clear(&e);
     if (repeat_decode_request(&s->known, s->service->codec, p->bytes, p->len, &r, &e) < 0) {
         session_refuse(s, "%s", e.text);
         return;

@@ -16,18 +16,6 @@
 #define TAKES_PER_TURN 64u  /* requests of one session before the others have their turn */
 #define CROWDED_US     200u /* that others had the CPU when we gave it away */
 
-/* The client's memory may fail under us. Return: false, and the session is over, if it has. */
-static bool rings_are_whole(struct session *s)
-{
-    struct error e = { 0 };
-
-    if (!fault_found(&s->guard))
-        return true;
-    error_set(&e, ERROR_MEMORY_FAULT, "the memory of the rings could not be backed with pages");
-    session_dismiss(s, &e);
-    return false;
-}
-
 void session_rings_open(struct session *s, const struct request *r, struct packet *p)
 {
     struct device *device = s->service->device;
@@ -76,6 +64,7 @@ void session_undo_rings(struct session *s)
 
 static void session_stay_awake(struct session *s, uint64_t now)
 {
+    s->stirred = false;
     s->awake_until_us = now + s->service->config->spin_us;
 }
 
@@ -96,7 +85,7 @@ static void session_fall_asleep(struct session *s)
 
 static void session_wake(struct session *s)
 {
-    session_stay_awake(s, service_now());
+    s->stirred = true; /* when that was, the next look knows */
     if (list_empty(&s->awake_link)) {
         ring_disarm(&s->requests);
         list_append(&s->service->awake, &s->awake_link);
@@ -132,17 +121,19 @@ static void session_wake_peers(const struct session *s)
             member_visit_absent(ms->member, wake_absent);
 }
 
-/* Return: 0, or -1 where there is none, now or any more. */
+/* Return: 0, or below zero where there is none, now or any more. */
 static int session_take_request(struct session *s, struct packet *p)
 {
     const struct fault_area *before;
     int r;
 
-    p->nfds = 0;
     before = fault_enter(&s->guard);
     r = ring_take(&s->requests, p->bytes, &p->len);
     fault_leave(before);
-    if (!rings_are_whole(s) || r == RING_EMPTY)
+    if (fault_found(&s->guard)) /* the client's memory may fail under us */
+        return session_give_up(s, ERROR_MEMORY_FAULT,
+                               "the memory of the rings could not be backed with pages");
+    if (r == RING_EMPTY)
         return -1;
     return r < 0 ? session_refuse(s, "its ring holds what no message is") : 0;
 }
@@ -152,6 +143,7 @@ unsigned session_take_requests(struct session *s, unsigned limit)
     struct packet *p = &s->service->taken;
     unsigned n = 0;
 
+    p->nfds = 0;
     while (s->rings && s->state < SESSION_DOOMED && n < limit && session_take_request(s, p) == 0) {
         session_handle(s, p);
         n++;
@@ -160,9 +152,9 @@ unsigned session_take_requests(struct session *s, unsigned limit)
 }
 
 /* Return: whether something was there. */
-static bool session_look(struct session *s, uint64_t now)
+static bool session_look(struct session *s, unsigned cpu, uint64_t now)
 {
-    ring_note_look(&s->requests);
+    ring_note_look(&s->requests, cpu);
     if (session_take_requests(s, TAKES_PER_TURN)) {
         session_stay_awake(s, now);
         if (s->rang)
@@ -170,6 +162,8 @@ static bool session_look(struct session *s, uint64_t now)
         s->rang = false;
         return true;
     }
+    if (s->stirred)
+        session_stay_awake(s, now);
     if (now >= s->awake_until_us)
         session_fall_asleep(s);
     return false;
@@ -198,12 +192,13 @@ bool sessions_are_awake(const struct service *service)
 
 void sessions_look(struct service *service)
 {
+    const unsigned cpu = (unsigned)sched_getcpu();
     const uint64_t now = service_now();
     struct session *s, *tmp;
     bool found = false;
 
     list_for_each_safe(s, tmp, &service->awake, awake_link)
-        found |= session_look(s, now);
+        found |= session_look(s, cpu, now);
     sessions_ring(service);
     if (!found && sessions_are_awake(service))
         sessions_yield(service, now);

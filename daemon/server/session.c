@@ -77,6 +77,20 @@ void session_dismiss(struct session *s, const struct error *cause)
     session_doom(s, "was disconnected by the daemon");
 }
 
+int session_give_up(struct session *s, enum error_code code, const char *format, ...)
+{
+    char text[ERROR_TEXT_BYTES];
+    struct error e = { 0 };
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    error_set(&e, code, "%s", text);
+    session_dismiss(s, &e);
+    return -(int)code;
+}
+
 void sessions_doom_all(struct service *service, const struct error *cause)
 {
     struct session *s;
@@ -173,15 +187,11 @@ static void session_end(struct session *s)
 /* Its time to say hello, or its pidfd's to say why it hung up, is over. */
 static void session_expire(struct session *s)
 {
-    struct error e = { 0 };
-
-    if (s->hung_up) {
+    if (s->hung_up)
         session_doom(s, "disconnected");
-        return;
-    }
-    error_set(&e, ERROR_TIMEOUT, "no hello within %lu ms",
-              (unsigned long)(s->service->config->hello_timeout_us / 1000));
-    session_dismiss(s, &e);
+    else
+        session_give_up(s, ERROR_TIMEOUT, "no hello within %lu ms",
+                        (unsigned long)(s->service->config->hello_timeout_us / 1000));
 }
 
 uint64_t sessions_turn(struct service *service, uint64_t now)

@@ -83,6 +83,7 @@ struct session {
     struct belfry *belfry;
     struct daemon_rings *ours; /* in the memory behind `cells` */
     bool rang;               /* and nothing has been taken since */
+    bool stirred;            /* woken or answered, and not looked at since */
     uint64_t awake_until_us; /* unless something comes */
 
     struct map regions;  /* the client's number -> struct region */
@@ -108,6 +109,9 @@ void session_doom(struct session *s, const char *why);
 int session_refuse(struct session *s, const char *format, ...) _printf_(2, 3);
 /* Dooms it, and tells the client why. */
 void session_dismiss(struct session *s, const struct error *cause);
+/* Likewise, worded here. Always returns -code. */
+int session_give_up(struct session *s, enum error_code code, const char *format, ...)
+    _printf_(3, 4);
 
 /* Sends a reply, with `fd` if that is not -1; queues both where the socket has no room. Return: 0,
  * or -EMSGSIZE with nothing done. What else goes wrong dooms the session. */

@@ -114,6 +114,34 @@ TEST(no_answer_is_lost_between_awake_and_asleep)
     daemon_stop(&d);
 }
 
+static uint64_t looks_at(const struct raw *c)
+{
+    return atomic_load(&c->requests.state->looks) >> RING_CPU_BITS;
+}
+
+/* An answer that comes long after its request. */
+TEST(who_is_answered_is_looked_at_for_a_while)
+{
+    struct daemon d;
+    struct raw_pair p;
+    uint64_t before;
+
+    daemon_run(&d, "--set=spin=1ms");
+    raw_pair_open(&p, d.socket, 60000000);
+    raw_barrier(&p.a, 1, 1, 0);
+    for (int i = 0; i < 1000 && !atomic_load(&p.a.requests.state->armed); i++)
+        test_sleep_ms(10);
+    before = looks_at(&p.a);
+    raw_barrier(&p.b, 1, 1, 0);
+    raw_expect_success(&p.a, 0);
+    raw_expect_success(&p.b, 0);
+    for (int i = 0; i < 1000 && looks_at(&p.a) < before + 2; i++)
+        test_sleep_ms(10);
+    assert_true(looks_at(&p.a) >= before + 2); /* the first did not let it fall asleep */
+    raw_pair_close(&p);
+    daemon_stop(&d);
+}
+
 /* ---- order */
 
 static void fill_exchange(struct request *r, uint64_t sequence, const uint64_t counts[2])
@@ -272,6 +300,7 @@ int main(void)
         daemon_test(requests_by_the_socket_are_served_beside_rings),
         daemon_test(replies_that_find_the_ring_full_come_by_the_socket_and_none_is_lost),
         daemon_test(no_answer_is_lost_between_awake_and_asleep),
+        daemon_test(who_is_answered_is_looked_at_for_a_while),
         daemon_test(requests_keep_their_order_in_the_ring_and_around_the_socket),
         daemon_test(memory_that_can_hold_no_rings_is_refused_and_the_session_lives),
         daemon_test(where_rings_are_off_the_welcome_says_so),

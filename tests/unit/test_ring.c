@@ -492,12 +492,12 @@ TEST(a_consumer_is_kept_waiting_by_who_has_its_cpu_and_does_not_sleep)
     assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
     stay_on(sched_getcpu());
     ring_open_at(0);
-    ring_note_look(&in);
+    ring_note_look(&in, (unsigned)sched_getcpu());
     for (unsigned round = 0; round < 3; round++) {
         for (unsigned i = 0; i < 5; i++) /* the first sees the look */
             assert_false(ring_consumer_is_kept_waiting(&out, &w, 4));
         assert_true(ring_consumer_is_kept_waiting(&out, &w, 4));
-        ring_note_look(&in);
+        ring_note_look(&in, (unsigned)sched_getcpu());
     }
     ring_arm(&in, 0);
     for (unsigned i = 0; i < 10; i++)

@@ -393,6 +393,23 @@ TEST(the_first_error_stays)
     assert_int_equal(error_set(NULL, ERROR_QUOTA, "nowhere"), -ERROR_QUOTA);
 }
 
+TEST(an_error_that_was_cleared_says_nothing_and_can_be_worded)
+{
+    struct error e;
+
+    memset(&e, 0xff, sizeof(e));
+    error_clear(&e);
+    assert_int_equal(e.code, ERROR_NONE);
+    assert_int_equal(e.nranks, 0);
+    assert_string_equal(e.text, "");
+    error_set(&e, ERROR_TIMEOUT, "after %u s", 5u);
+    error_add_rank(&e, 3);
+    assert_int_equal(e.code, ERROR_TIMEOUT);
+    assert_string_equal(e.text, "after 5 s");
+    assert_int_equal(e.nranks, 1);
+    assert_int_equal(e.ranks[0], 3);
+}
+
 TEST(an_errno_becomes_a_sentence)
 {
     struct error system = { 0 }, memory = { 0 };
@@ -589,6 +606,7 @@ int main(void)
         cmocka_unit_test(nothing_moves_in_a_barrier_so_nothing_is_checked),
         cmocka_unit_test(every_code_has_a_name_of_its_own),
         cmocka_unit_test(the_first_error_stays),
+        cmocka_unit_test(an_error_that_was_cleared_says_nothing_and_can_be_worded),
         cmocka_unit_test(an_errno_becomes_a_sentence),
         cmocka_unit_test(an_error_counts_more_ranks_than_it_holds),
         cmocka_unit_test(a_sentence_too_long_ends_in_dots),
