@@ -8,7 +8,6 @@
 #include <sys/uio.h>
 
 #define PARTS_AT_ONCE  64
-#define BYTES_PER_TURN (4u << 20)
 
 /* ---- arrivals: eager bytes, or offers, that nobody has asked for */
 
@@ -444,7 +443,7 @@ void tcp_read(struct tcp_peer *p)
 {
     uint64_t bytes = 0;
 
-    while (!p->failure && bytes < BYTES_PER_TURN) {
+    while (!p->failure && bytes < TURN_BYTES_MAX) {
         const uint64_t n = read_some(p);
 
         if (n == 0)

@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 
 #define PARTS_AT_ONCE  64
-#define BYTES_PER_TURN (4u << 20)
 
 static const uint8_t zeros[64 << 10]; /* go instead of what a cancelled message still owes */
 
@@ -255,13 +254,13 @@ void tcp_write(struct tcp_peer *p)
 
     if (p->wants_out)
         return;
-    while (!p->failure && bytes < BYTES_PER_TURN && next_frame(p)) {
+    while (!p->failure && bytes < TURN_BYTES_MAX && next_frame(p)) {
         const uint64_t n = write_some(p);
 
         if (n == 0)
             return;
         bytes += n;
     }
-    if (bytes >= BYTES_PER_TURN)
+    if (bytes >= TURN_BYTES_MAX)
         tcp_peer_activate(p);
 }
