@@ -19,8 +19,8 @@
 #include "shared/collective.h"
 #include "shared/error.h"
 
-#define PEER_VERSION_MIN   1u
-#define PEER_VERSION_MAX   1u
+#define PEER_VERSION_MIN   2u
+#define PEER_VERSION_MAX   2u
 #define PEER_KEY_BYTES     16u /* of a communicator: its name and secret between daemons */
 #define PEER_NODE_BYTES    36u /* of a node's UUID in letters, without the zero */
 #define PEER_NONCE_BYTES   32u
@@ -72,6 +72,7 @@ struct peer_hello {
     uint32_t version_min, version_max; /* as sent */
     const char *node;                  /* PEER_NODE_BYTES */
     uint64_t instance;                 /* random, of a daemon's start */
+    uint32_t ciphers;                  /* as sent: a set of those that it has */
     uint8_t nonce[PEER_NONCE_BYTES];
     const char *host;    /* <= PEER_HOST_MAX */
     const char *address; /* where others reach it; <= PEER_ADDRESS_MAX */

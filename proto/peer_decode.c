@@ -65,6 +65,7 @@ static void decode_hello(struct codec *c, const Ruccl__Peer__V1__Hello *m, struc
     ret->version_max = m->version_max;
     ret->node = take_node(c, m->node);
     ret->instance = m->instance;
+    ret->ciphers = m->ciphers;
     codec_take_bytes(c, m->nonce, PEER_NONCE_BYTES, "nonce", ret->nonce);
     ret->host = take_host(c, m->host);
     ret->address = take_address(c, m->address);

@@ -3,6 +3,12 @@
 
 #include "proto/peer_wire.h"
 
+void peer_begin_encode(struct peer_codec *c)
+{
+    arena_reset(&c->encode, peer_memory_more(PEER_MESSAGE_BYTES));
+    c->agree = NULL;
+}
+
 int64_t peer_pack(struct giving *g, const void **ret)
 {
     const ProtobufCMessage *m = &g->message.base;
@@ -95,6 +101,7 @@ static void give_hello(const struct peer_hello *hello, Ruccl__Peer__V1__Hello *m
     m->version_max = hello->version_max;
     m->node = give_node(hello->node, fits);
     m->instance = hello->instance;
+    m->ciphers = hello->ciphers;
     m->nonce = (ProtobufCBinaryData){ PEER_NONCE_BYTES, (uint8_t *)hello->nonce };
     m->host = give_host(hello->host, fits);
     m->address = give_address(hello->address, fits);
@@ -400,8 +407,7 @@ int64_t peer_codec_encode(struct peer_codec *c, const struct peer_message *m, co
     struct giving g = { .arena = &c->encode, .fits = !peer_objection(m) };
 
     ruccl__peer__v1__peer_message__init(&g.message);
-    arena_reset(&c->encode, peer_memory_more(PEER_MESSAGE_BYTES));
-    c->agree = NULL;
+    peer_begin_encode(c);
     switch (m->kind) {
     case PEER_HELLO:
         return encode_hello(m, &g, ret);

@@ -65,40 +65,54 @@ static void give_colors(const struct peer_agree *agree, struct giving *g, Ruccl_
     }
 }
 
-/* In front of an agreement's body: its tag and length. Behind it: what differs by receiver. */
-#define AGREE_HEAD_BYTES 6u
-#define AGREE_TAIL_BYTES (PEER_ENCLOSED_MAX + 16u)
+/* In front of an agreement's body: its tag and length. At its start: what names the operation. At
+ * its end: what differs by receiver. */
+#define AGREE_HEAD_BYTES  6u
+#define AGREE_NAMES_BYTES (2u + PEER_KEY_BYTES + 1u + VARINT_BYTES_MAX)
+#define AGREE_TAIL_BYTES  (PEER_ENCLOSED_MAX + 16u)
+
+static uint8_t *put_varint(uint8_t *at, uint64_t n)
+{
+    for (; n >= 0x80; n >>= 7)
+        *at++ = (uint8_t)(n | 0x80);
+    *at++ = (uint8_t)n;
+    return at;
+}
 
 /* Of the message that the body of an agreement is in. Ends at `end`; returns where it begins. */
 static uint8_t *put_head(uint8_t *end, size_t len)
 {
-    uint8_t head[AGREE_HEAD_BYTES];
-    size_t n = 0;
+    uint8_t head[AGREE_HEAD_BYTES] = { MESSAGE_AGREE };
+    const size_t n = (size_t)(put_varint(head + 1, len) - head);
 
-    head[n++] =
-        RUCCL__PEER__V1__PEER_MESSAGE__BODY_AGREE << 3 | PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED;
-    for (; len >= 0x80; len >>= 7)
-        head[n++] = (uint8_t)(len | 0x80);
-    head[n++] = (uint8_t)len;
     return memcpy(end - n, head, n);
+}
+
+/* What is enclosed, at the end of a body. Returns where it ends. */
+static uint8_t *put_tail(uint8_t *at, const struct peer_agree *agree)
+{
+    if (!agree->enclosed)
+        return at;
+    *at++ = AGREE_ENCLOSED;
+    *at++ = true;
+    if (!agree->payload_bytes)
+        return at;
+    *at++ = AGREE_PAYLOAD;
+    at = put_varint(at, agree->payload_bytes);
+    return (uint8_t *)memcpy(at, agree->payload, agree->payload_bytes) + agree->payload_bytes;
 }
 
 int64_t peer_codec_encode_payload(struct peer_codec *c, const struct peer_agree *agree,
                                   const void **ret)
 {
-    Ruccl__Peer__V1__Agree tail = RUCCL__PEER__V1__AGREE__INIT;
-    bool fits = agree->enclosed || agree->payload_bytes == 0;
     uint8_t *start;
     size_t len;
 
     if (!c->agree)
         return -EINVAL;
-    tail.enclosed = agree->enclosed;
-    tail.payload = peer_give_bytes(agree->payload, agree->payload_bytes, PEER_ENCLOSED_MAX, &fits);
-    if (!fits)
+    if (agree->payload_bytes > (agree->enclosed ? PEER_ENCLOSED_MAX : 0))
         return -EMSGSIZE;
-    len = c->agree_bytes;
-    len += protobuf_c_message_pack(&tail.base, c->agree + len);
+    len = (size_t)(put_tail(c->agree + c->agree_bytes, agree) - c->agree);
     start = put_head(c->agree, len);
     len += (size_t)(c->agree - start);
     if (len > PEER_MESSAGE_BYTES)
@@ -107,12 +121,40 @@ int64_t peer_codec_encode_payload(struct peer_codec *c, const struct peer_agree 
     return (int64_t)len;
 }
 
+/* Room for an agreement, of which `len` bytes stay whoever receives it; NULL: there is none. */
+static uint8_t *make_room(struct peer_codec *c, size_t len)
+{
+    uint8_t *bytes = arena_alloc(&c->encode, AGREE_HEAD_BYTES + len + AGREE_TAIL_BYTES);
+
+    return bytes ? bytes + AGREE_HEAD_BYTES : NULL;
+}
+
+int64_t peer_encode_known_agree(struct peer_codec *c, const struct peer_agree *agree,
+                                const uint8_t *known, uint32_t len, const void **ret)
+{
+    uint8_t *at;
+
+    peer_begin_encode(c);
+    c->agree = make_room(c, AGREE_NAMES_BYTES + len);
+    if (!c->agree)
+        return -ENOMEM;
+    at = c->agree;
+    *at++ = AGREE_KEY;
+    *at++ = PEER_KEY_BYTES;
+    at = (uint8_t *)memcpy(at, agree->key, PEER_KEY_BYTES) + PEER_KEY_BYTES;
+    if (agree->sequence) {
+        *at++ = AGREE_SEQUENCE;
+        at = put_varint(at, agree->sequence);
+    }
+    memcpy(at, known, len);
+    c->agree_bytes = (size_t)(at - c->agree) + len;
+    return peer_codec_encode_payload(c, agree, ret);
+}
+
 /* Parts of a message may come in any order: what differs by receiver comes last. */
 static int64_t pack_agree(struct peer_codec *c, const struct giving *g,
                           const Ruccl__Peer__V1__Agree *body)
 {
-    uint8_t *bytes;
-
     if (c->encode.starved)
         return -ENOMEM;
     if (!g->fits)
@@ -120,10 +162,9 @@ static int64_t pack_agree(struct peer_codec *c, const struct giving *g,
     c->agree_bytes = protobuf_c_message_get_packed_size(&body->base);
     if (c->agree_bytes > PEER_MESSAGE_BYTES)
         return -EMSGSIZE;
-    bytes = arena_alloc(&c->encode, AGREE_HEAD_BYTES + c->agree_bytes + AGREE_TAIL_BYTES);
-    if (!bytes)
+    c->agree = make_room(c, c->agree_bytes);
+    if (!c->agree)
         return -ENOMEM;
-    c->agree = bytes + AGREE_HEAD_BYTES;
     protobuf_c_message_pack(&body->base, c->agree);
     return 0;
 }

@@ -25,6 +25,19 @@ static inline size_t peer_memory_more(size_t len)
     return MIN(256u * len, 16u * 1024u * 1024u + 3u * len);
 }
 
+/* Keys of fields, as they are encoded: an agreement's are written and read without the library
+ * where it is one of many alike (peer_repeat.h). */
+enum {
+    MESSAGE_AGREE =
+        RUCCL__PEER__V1__PEER_MESSAGE__BODY_AGREE << 3 | PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED,
+    AGREE_KEY = 1 << 3 | PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED,
+    AGREE_SEQUENCE = 2 << 3 | PROTOBUF_C_WIRE_TYPE_VARINT,
+    AGREE_ENCLOSED = 8 << 3 | PROTOBUF_C_WIRE_TYPE_VARINT,
+    AGREE_PAYLOAD = 9 << 3 | PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED,
+};
+#define VARINT_BYTES_MAX 10u
+#define LENGTH_BYTES_MAX 5u /* of a length, or of a field's key */
+
 /* An encode under way. Bodies lie on the stack, lists of messages in the arena. */
 struct giving {
     struct arena *arena;
@@ -32,6 +45,8 @@ struct giving {
     Ruccl__Peer__V1__PeerMessage message;
 };
 
+/* What was encoded before goes. */
+void peer_begin_encode(struct peer_codec *c);
 /* Return: the length, -EMSGSIZE or -ENOMEM. */
 int64_t peer_pack(struct giving *g, const void **ret);
 ProtobufCBinaryData peer_give_bytes(const void *bytes, uint32_t len, uint32_t max, bool *fits);
@@ -53,6 +68,9 @@ void peer_give_part(const struct peer_part *part, struct given_part *g, bool *fi
 int64_t peer_encode_agree(struct peer_codec *c, const struct peer_agree *agree, struct giving *g,
                           const void **ret);
 int64_t peer_encode_gathered(const struct peer_message *m, struct giving *g, const void **ret);
+/* An agreement whose fields, but for key, sequence and what is enclosed, are `known`, encoded. */
+int64_t peer_encode_known_agree(struct peer_codec *c, const struct peer_agree *agree,
+                                const uint8_t *known, uint32_t len, const void **ret);
 
 /*
  * Both sides ask it, so that none encodes what the other refuses: what is wrong between fields that

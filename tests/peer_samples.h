@@ -47,6 +47,7 @@ static inline struct peer_hello sample_hello(void)
                             .version_max = 1,
                             .node = NODE_A,
                             .instance = UINT64_MAX,
+                            .ciphers = UINT32_MAX,
                             .host = HOST_64,
                             .address = ADDRESS_128 };
 
@@ -336,7 +337,8 @@ static inline bool sample_peer(uint32_t i, struct peer_message *ret)
 
 static inline void say_hello(FILE *f, const struct peer_hello *h)
 {
-    fprintf(f, "versions %u-%u instance=%" PRIu64, h->version_min, h->version_max, h->instance);
+    fprintf(f, "versions %u-%u instance=%" PRIu64 " ciphers=%#x", h->version_min, h->version_max,
+            h->instance, h->ciphers);
     say_string(f, "node", h->node);
     say_string(f, "host", h->host);
     say_string(f, "address", h->address);

@@ -121,6 +121,7 @@ static void hash_party(crypto_generichash_state *s, const struct party *p)
     hash_u64(s, p->version_max);
     hash_bytes(s, p->node, strlen(p->node));
     hash_u64(s, p->instance);
+    hash_u64(s, p->ciphers);
     hash_bytes(s, p->nonce, sizeof(p->nonce));
     hash_bytes(s, p->host, strlen(p->host));
     hash_bytes(s, p->address, strlen(p->address));
@@ -155,6 +156,7 @@ static struct peer_hello hello_of(const struct party *p)
         .version_max = p->version_max,
         .node = p->node,
         .instance = p->instance,
+        .ciphers = p->ciphers,
         .host = p->host,
         .address = p->address,
     };
@@ -169,6 +171,7 @@ static void party_from(struct party *p, const struct peer_hello *hello)
         .version_min = hello->version_min,
         .version_max = hello->version_max,
         .instance = hello->instance,
+        .ciphers = hello->ciphers,
     };
     memcpy(p->nonce, hello->nonce, sizeof(p->nonce));
     strncpy(p->node, hello->node, sizeof(p->node) - 1);
@@ -221,6 +224,13 @@ static uint32_t common_version(const struct party *a, const struct party *b)
     return version >= MAX(a->version_min, b->version_min) ? version : 0;
 }
 
+/* What both ends come to by themselves, of what each has said. */
+static void settle(struct handshake *h)
+{
+    h->version = common_version(&h->ours, &h->theirs);
+    h->cipher = cipher_common(h->ours.ciphers, h->theirs.ciphers);
+}
+
 /* What is wrong with the other end whatever its key is. */
 static int check_party(const struct handshake *h, struct error *e)
 {
@@ -230,6 +240,8 @@ static int check_party(const struct handshake *h, struct error *e)
         return error_set(e, ERROR_VERSION,
                          "speaks versions %u to %u of the link, this daemon %u to %u",
                          t->version_min, t->version_max, o->version_min, o->version_max);
+    if (!h->cipher)
+        return error_set(e, ERROR_VERSION, "has none of the ciphers that this daemon has");
     if (strcmp(o->node, t->node) != 0)
         return 0;
     if (o->instance == t->instance)
@@ -260,7 +272,7 @@ static int take_hello(struct handshake *h, struct peer_codec *codec, const struc
     int r;
 
     party_from(&h->theirs, &in->hello);
-    h->version = common_version(&h->ours, &h->theirs);
+    settle(h);
     digest_all(h);
     m.welcome.hello = hello_of(&h->ours);
     m.welcome.version = h->version;
@@ -281,7 +293,7 @@ static int take_welcome(struct handshake *h, struct peer_codec *codec,
 
     memcpy(proof, in->welcome.proof, sizeof(proof));
     party_from(&h->theirs, &in->welcome.hello);
-    h->version = common_version(&h->ours, &h->theirs);
+    settle(h);
     h->state = HANDSHAKE_OVER;
     r = check_party(h, e);
     if (r < 0)
@@ -336,59 +348,12 @@ void handshake_fini(struct handshake *h)
 
 void handshake_seals(const struct handshake *h, struct seal *ret_out, struct seal *ret_in)
 {
+    uint8_t key[SEAL_KEY_BYTES];
+
     assert(h->state == HANDSHAKE_OVER);
-    derive(h, h->dials ? FOR_FROM_DIALLER : FOR_FROM_ANSWERER, ret_out->key);
-    derive(h, h->dials ? FOR_FROM_ANSWERER : FOR_FROM_DIALLER, ret_in->key);
-    ret_out->counter = ret_in->counter = 0;
-}
-
-/* ---- frames ---- */
-
-uint32_t frame_length(const uint8_t head[FRAME_HEAD_BYTES])
-{
-    return (uint32_t)head[0] | (uint32_t)head[1] << 8 | (uint32_t)head[2] << 16 |
-           (uint32_t)head[3] << 24;
-}
-
-void frame_set_length(uint8_t head[FRAME_HEAD_BYTES], uint32_t len)
-{
-    for (unsigned i = 0; i < FRAME_HEAD_BYTES; i++)
-        head[i] = (uint8_t)(len >> 8 * i);
-}
-
-static void next_nonce(struct seal *s, uint8_t ret[crypto_aead_chacha20poly1305_IETF_NPUBBYTES])
-{
-    memset(ret, 0, crypto_aead_chacha20poly1305_IETF_NPUBBYTES);
-    for (unsigned i = 0; i < 8; i++)
-        ret[4 + i] = (uint8_t)(s->counter >> 8 * i);
-    s->counter++; /* 64 bits do not come round */
-}
-
-size_t seal_close(struct seal *s, uint8_t *frame, size_t len)
-{
-    uint8_t nonce[crypto_aead_chacha20poly1305_IETF_NPUBBYTES];
-    uint8_t *text = frame + FRAME_HEAD_BYTES;
-
-    frame_set_length(frame, (uint32_t)len + FRAME_TAG_BYTES);
-    next_nonce(s, nonce);
-    crypto_aead_chacha20poly1305_ietf_encrypt_detached(text, text + len, NULL, text, len, frame,
-                                                       FRAME_HEAD_BYTES, NULL, nonce, s->key);
-    return FRAME_HEAD_BYTES + len + FRAME_TAG_BYTES;
-}
-
-int64_t seal_open(struct seal *s, uint8_t *frame, size_t len)
-{
-    uint8_t nonce[crypto_aead_chacha20poly1305_IETF_NPUBBYTES];
-    uint8_t *text = frame + FRAME_HEAD_BYTES;
-    size_t text_len;
-
-    if (len < FRAME_HEAD_BYTES + FRAME_TAG_BYTES || frame_length(frame) != len - FRAME_HEAD_BYTES)
-        return -EBADMSG;
-    text_len = len - FRAME_HEAD_BYTES - FRAME_TAG_BYTES;
-    next_nonce(s, nonce);
-    if (crypto_aead_chacha20poly1305_ietf_decrypt_detached(text, NULL, text, text_len,
-                                                           text + text_len, frame, FRAME_HEAD_BYTES,
-                                                           nonce, s->key) < 0)
-        return -EBADMSG;
-    return (int64_t)text_len;
+    derive(h, h->dials ? FOR_FROM_DIALLER : FOR_FROM_ANSWERER, key);
+    seal_init(ret_out, h->cipher, key);
+    derive(h, h->dials ? FOR_FROM_ANSWERER : FOR_FROM_DIALLER, key);
+    seal_init(ret_in, h->cipher, key);
+    sodium_memzero(key, sizeof(key));
 }

@@ -1,6 +1,6 @@
 /*
  * How two daemons come to trust a connection: the cluster key, the handshake that proves it both
- * ways, and the sealing of what follows. Bytes in, bytes out; no sockets, no clock.
+ * ways, and what seals all that follows (link_seal.h). Bytes in, bytes out; no sockets, no clock.
  *
  *   who dials                    who answers
  *   HELLO    who I am     ->
@@ -8,21 +8,19 @@
  *   PROOF                 ->
  *
  * A proof, and each direction's key, is a hash under the cluster key of everything both have said
- * of themselves, nonces included, and of which of the two it is. Frames are ChaCha20-Poly1305 under
- * a counter: one that is changed, repeated, left out, moved or sent back does not open. Whoever has
- * the cluster key can read what was recorded before.
+ * of themselves, nonces and ciphers included, and of which of the two it is: had somebody in
+ * between struck out a cipher, neither would take the other's proof. Whoever has the cluster key
+ * can read what was recorded before.
  */
 #ifndef DAEMON_SERVER_LINK_CRYPT_H
 #define DAEMON_SERVER_LINK_CRYPT_H
 
+#include "daemon/server/link_seal.h"
 #include "proto/peer_codec.h"
 
 #define LINK_KEY_FILE_MIN   32u
 #define LINK_KEY_FILE_MAX   4096u
 #define HANDSHAKE_BYTES_MAX 512u /* of a message of the handshake */
-#define SEAL_KEY_BYTES      32u
-#define FRAME_HEAD_BYTES    4u  /* the length of what follows, lowest byte first */
-#define FRAME_TAG_BYTES     16u /* behind the ciphertext */
 
 struct link_key {
     bool shared; /* false: none is configured, and any process of this host could have this one */
@@ -40,6 +38,7 @@ struct party {
     uint32_t version_min, version_max;
     char node[PEER_NODE_BYTES + 1];
     uint64_t instance;
+    uint32_t ciphers; /* a set: ciphers_here(), or fewer */
     uint8_t nonce[PEER_NONCE_BYTES];
     char host[PEER_HOST_MAX + 1];
     char address[PEER_ADDRESS_MAX + 1];
@@ -58,7 +57,8 @@ struct handshake {
     const struct link_key *key;
     struct party ours, theirs; /* theirs: a stranger's word until it is proven */
     uint32_t version;          /* spoken from now on */
-    uint8_t digest[64];        /* of all that was said */
+    const struct cipher *cipher;
+    uint8_t digest[64]; /* of all that was said */
     uint8_t out[HANDSHAKE_BYTES_MAX];
     size_t out_len; /* bytes in `out` that are to be sent now */
 };
@@ -82,28 +82,7 @@ int handshake_take(struct handshake *h, struct peer_codec *codec, const void *by
 /* Forgets what is secret. */
 void handshake_fini(struct handshake *h);
 
-/* One direction. */
-struct seal {
-    uint8_t key[SEAL_KEY_BYTES];
-    uint64_t counter;
-};
-
 /* The keys of a handshake that is over. */
 void handshake_seals(const struct handshake *h, struct seal *ret_out, struct seal *ret_in);
-
-/*
- * `frame`: FRAME_HEAD_BYTES to be filled, `len` bytes of text, which become ciphertext, and
- * FRAME_TAG_BYTES to be filled. Return: the bytes of it all.
- */
-size_t seal_close(struct seal *s, uint8_t *frame, size_t len);
-/*
- * A whole frame of `len` bytes, head included, opened where it lies: the text starts behind the
- * head. Return: the text's length, or -EBADMSG, after which nothing more can be opened.
- */
-int64_t seal_open(struct seal *s, uint8_t *frame, size_t len);
-
-/* The bytes that follow a frame's head. */
-uint32_t frame_length(const uint8_t head[FRAME_HEAD_BYTES]);
-void frame_set_length(uint8_t head[FRAME_HEAD_BYTES], uint32_t len);
 
 #endif

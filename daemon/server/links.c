@@ -160,7 +160,7 @@ static void on_message(void *owner, struct wire *w, const struct peer_message *m
 {
     struct links *links = owner;
 
-    links->events->message(links->comms, wire_link(w), m, service_now());
+    links->events->message(links->comms, wire_link(w), m, wire_heard(w));
 }
 
 static void on_trusted(void *owner, struct wire *w)

@@ -109,6 +109,7 @@ static void set_self(struct party *self, const struct links_config *config)
     strncpy(self->node, config->node, sizeof(self->node) - 1);
     strncpy(self->host, config->host, sizeof(self->host) - 1);
     randombytes_buf(&self->instance, sizeof(self->instance));
+    self->ciphers = ciphers_here();
 }
 
 static int links_start(struct links *links, const struct links_config *config, struct error *e)

@@ -333,6 +333,7 @@ int wires_init(struct wires *ws)
     struct address own;
 
     ws->codec = NULL;
+    memset(&ws->told, 0, sizeof(ws->told));
     list_init(&ws->all);
     list_init(&ws->doomed);
     ws->strangers = ws->alive = 0;

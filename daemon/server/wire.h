@@ -14,6 +14,7 @@
 #include "daemon/server/address.h"
 #include "daemon/server/link_crypt.h"
 #include "daemon/transport/transport.h"
+#include "proto/peer_repeat.h"
 
 #define WIRE_QUEUE_BYTES (64u << 20) /* what may wait for a peer that does not take it */
 
@@ -65,8 +66,9 @@ struct wires {
     /* the wires' own */
     bool self_is_loopback;
     struct peer_codec *codec;
-    struct list all;    // struct wire::all_link
-    struct list doomed; // struct wire::doomed_link: ended() is to be called
+    struct peer_repeats told; /* to whomever */
+    struct list all;          // struct wire::all_link
+    struct list doomed;       // struct wire::doomed_link: ended() is to be called
     uint64_t strangers;
     uint64_t due, last_turn;
     unsigned alive; /* wires whose memory is there: it goes when the loop has let go of them */

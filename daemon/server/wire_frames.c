@@ -2,11 +2,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/log/log.h"
 #include "daemon/server/wire_private.h"
 
 #define STRANGER_BYTES (FRAME_HEAD_BYTES + HANDSHAKE_BYTES_MAX)
 #define READ_BYTES     (64u << 10)
-#define SEALED_MAX     (PEER_MESSAGE_BYTES + FRAME_TAG_BYTES)
+#define SEALED_MAX     (PEER_MESSAGE_BYTES + FRAME_PADDING_MAX + FRAME_TAG_BYTES)
 
 /* ---- writing ---- */
 
@@ -97,7 +98,7 @@ static void wire_send_plain(struct wire *w, const void *bytes, size_t len)
 
 void wire_send(struct wire *w, const void *bytes, size_t len)
 {
-    const size_t whole = FRAME_HEAD_BYTES + len + FRAME_TAG_BYTES;
+    const size_t whole = seal_frame_bytes(&w->out, len);
     struct chunk *chunk;
 
     if (wire_is_doomed(w))
@@ -117,7 +118,7 @@ void wire_send(struct wire *w, const void *bytes, size_t len)
 
 int64_t wires_encode(struct wires *ws, const struct peer_message *m, const void **ret)
 {
-    int64_t len = peer_codec_encode(ws->codec, m, ret);
+    int64_t len = peer_repeat_encode(&ws->told, ws->codec, m, ret);
 
     if (len == -EMSGSIZE)
         log_error(NULL, "a message (%d) has a field above its limit; this is a fault of ruccld",
@@ -219,6 +220,8 @@ static void wire_take_proven(struct wire *w)
     ws->strangers -= w->stranger;
     w->stranger = false;
     handshake_seals(&w->handshake, &w->out, &w->in);
+    log_debug(NULL, "connection %s %s: sealed by %s", w->dialled ? "to" : "from", w->address.text,
+              cipher_name(w->handshake.cipher));
     if (wire_check_party(w, &e) < 0 || ws->events->proven(ws->owner, w, &verdict, &e) < 0)
         wire_doom(w, !w->dialled, e.code, "%s", e.text);
     else if (verdict == WIRE_PROCEED)
@@ -333,9 +336,10 @@ static void wire_trust(struct wire *w)
 
 static void wire_take_sealed(struct wire *w, uint8_t *frame, size_t len)
 {
+    const uint8_t *bytes = frame + FRAME_HEAD_BYTES;
     int64_t text = seal_open(&w->in, frame, len);
     struct peer_message m;
-    struct error e = { 0 };
+    struct error e;
 
     if (text < 0) {
         wire_doom(w, false, ERROR_PROTOCOL,
@@ -343,7 +347,8 @@ static void wire_take_sealed(struct wire *w, uint8_t *frame, size_t len)
         return;
     }
     wire_trust(w);
-    if (peer_codec_decode(w->ws->codec, frame + FRAME_HEAD_BYTES, (size_t)text, &m, &e) < 0)
+    error_clear(&e);
+    if (peer_repeat_decode(&w->said, w->ws->codec, bytes, (size_t)text, &m, &e) < 0)
         wire_doom(w, true, e.code, "%s", e.text);
     else
         wire_take_message(w, &m);

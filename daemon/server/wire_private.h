@@ -30,6 +30,7 @@ struct wire {
 
     struct handshake handshake;
     struct seal out, in;
+    struct peer_repeats said; /* by the other end */
     struct transport_peer *peer;
 
     uint8_t *bytes; /* [size], of which `have` have been read and not yet been dealt with */

@@ -1,11 +1,13 @@
 /*
  * Any bytes, as a message of another daemon: what decodes must encode, decode again and still say
- * the same; what does not must be refused with a reason.
+ * the same; what does not must be refused with a reason. And what is a repeat of them but for a
+ * byte must come to the same by the codec and by what is known.
  */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
+#include "proto/peer_repeat.h"
 #include "tests/peer_samples.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
@@ -21,6 +23,46 @@ static char *text_of(const struct peer_message *m, size_t *ret_len)
     return text;
 }
 
+static char *text_of_outcome(int r, const struct peer_message *m, const struct error *e)
+{
+    size_t len;
+
+    return r == 0 ? text_of(m, &len) : strdup(e->text);
+}
+
+static void compare_repeat(struct peer_codec *codec, struct peer_repeats *known,
+                           const uint8_t *bytes, size_t len)
+{
+    struct error e = { 0 }, e2 = { 0 };
+    struct peer_message plain, repeated;
+    const int r = peer_codec_decode(codec, bytes, len, &plain, &e);
+    char *text = text_of_outcome(r, &plain, &e), *again;
+
+    assert(peer_repeat_decode(known, codec, bytes, len, &repeated, &e2) == r);
+    again = text_of_outcome(r, &repeated, &e2);
+    assert(strcmp(text, again) == 0);
+    free(text);
+    free(again);
+}
+
+static void fuzz_repeats(struct peer_codec *codec, const uint8_t *bytes, size_t len)
+{
+    static struct peer_repeats known;
+    static uint8_t changed[2 * PEER_REPEAT_BYTES];
+
+    if (len > sizeof(changed))
+        return;
+    known = (struct peer_repeats){ 0 };
+    if (len)
+        memcpy(changed, bytes, len);
+    compare_repeat(codec, &known, changed, len);
+    for (size_t i = 0; i < len; i += 1 + len / 24) {
+        changed[i]++;
+        compare_repeat(codec, &known, changed, len);
+        changed[i]--;
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
     static struct peer_codec *codec;
@@ -31,6 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 
     if (!codec && peer_codec_new(&codec) < 0)
         abort();
+    fuzz_repeats(codec, bytes, len);
 
     int r = peer_codec_decode(codec, bytes, len, &m, &e);
     if (r < 0) {

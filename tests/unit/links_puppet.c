@@ -114,10 +114,11 @@ void puppet_receive(struct puppet *p, struct peer_message *ret)
 }
 
 const struct party puppet_party = {
-    .version_min = 1,
-    .version_max = 1,
+    .version_min = PEER_VERSION_MIN,
+    .version_max = PEER_VERSION_MAX,
     .node = "",
     .instance = 99,
+    .ciphers = 2, /* as where the CPU has nothing for AES */
     .host = "puppet",
     .address = "127.0.0.1:9",
 };

@@ -10,7 +10,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <sodium.h>
+
 #include "daemon/server/link_crypt.h"
+
+/* As peer.proto numbers them. */
+#define AES    1u
+#define CHACHA 2u
 
 static struct peer_codec *codec;
 static struct link_key key, other_key, no_key;
@@ -20,6 +26,7 @@ static const struct party alice = {
     .version_max = 1,
     .node = "11111111-1111-1111-1111-111111111111",
     .instance = 71,
+    .ciphers = AES | CHACHA,
     .host = "alice",
     .address = "10.0.0.1:7777",
 };
@@ -28,6 +35,7 @@ static const struct party bob = {
     .version_max = 1,
     .node = "22222222-2222-2222-2222-222222222222",
     .instance = 72,
+    .ciphers = AES | CHACHA,
     .host = "bob",
     .address = "[fd00::2]:7777",
 };
@@ -133,7 +141,7 @@ TEST(the_longest_names_fit)
     memset(b.host, 'h', PEER_HOST_MAX);
     memset(b.address, 'b', PEER_ADDRESS_MAX);
     a.instance = b.instance = UINT64_MAX;
-    a.version_max = b.version_max = UINT32_MAX;
+    a.version_max = b.version_max = a.ciphers = b.ciphers = UINT32_MAX;
     start(&s, &a, &key, &b, &key);
     finish(&s);
     both_proven(&s);
@@ -189,6 +197,44 @@ TEST(versions_without_a_common_one_are_named_on_both_sides)
     assert_int_equal(s.rb, -ERROR_VERSION);
     says(&s.ea, "versions 2 to 3 of the link, this daemon 1 to 1");
     says(&s.eb, "versions 1 to 1 of the link, this daemon 2 to 3");
+}
+
+/* What two with these sets of ciphers agree on, and alike. */
+static const char *agreed(uint32_t of_alice, uint32_t of_bob)
+{
+    struct party a = alice, b = bob;
+    struct shake s = { 0 };
+
+    a.ciphers = of_alice;
+    b.ciphers = of_bob;
+    start(&s, &a, &key, &b, &key);
+    finish(&s);
+    both_proven(&s);
+    assert_ptr_equal(s.a.cipher, s.b.cipher);
+    return cipher_name(s.a.cipher);
+}
+
+TEST(aes_is_preferred_where_both_have_it)
+{
+    assert_string_equal(agreed(AES | CHACHA, AES | CHACHA), "AES-256-GCM");
+    assert_string_equal(agreed(CHACHA, AES | CHACHA), "ChaCha20-Poly1305");
+    assert_string_equal(agreed(AES | CHACHA, CHACHA), "ChaCha20-Poly1305");
+    assert_string_equal(agreed(UINT32_MAX, CHACHA), "ChaCha20-Poly1305");
+    assert_true(ciphers_here() & CHACHA);
+}
+
+TEST(ciphers_without_a_common_one_are_named_on_both_sides)
+{
+    struct party b = bob;
+    struct shake s = { 0 };
+
+    b.ciphers = ~(AES | CHACHA);
+    start(&s, &alice, &key, &b, &key);
+    finish(&s);
+    assert_int_equal(s.ra, -ERROR_VERSION);
+    assert_int_equal(s.rb, -ERROR_VERSION);
+    says(&s.ea, "none of the ciphers");
+    says(&s.eb, "none of the ciphers");
 }
 
 TEST(a_daemon_that_reaches_itself_says_so)
@@ -276,6 +322,39 @@ TEST(no_message_of_the_handshake_can_be_cut)
     }
 }
 
+/* Takes a cipher out of what the sender says of itself; `mask`: of which messages. */
+static void strike_aes(struct shake *s, unsigned message, struct bytes *b)
+{
+    struct peer_message m;
+    struct error e = { 0 };
+    const void *bytes;
+
+    if (!(s->mask & 1u << message))
+        return;
+    assert_int_equal(peer_codec_decode(codec, b->s, b->len, &m, &e), 0);
+    m.hello.ciphers &= ~AES; /* a welcome begins with its hello */
+    b->len = (size_t)peer_codec_encode(codec, &m, &bytes);
+    assert_in_range(b->len, 1, HANDSHAKE_BYTES_MAX);
+    memcpy(b->s, bytes, b->len);
+}
+
+TEST(nobody_in_between_talks_two_out_of_a_cipher)
+{
+    for (uint8_t messages = 0; messages < 4; messages++) {
+        struct shake s = { .tamper = strike_aes, .mask = messages };
+
+        start(&s, &alice, &key, &bob, &key);
+        finish(&s);
+        if (messages == 0) {
+            both_proven(&s);
+        } else {
+            assert_int_equal(s.ra, -ERROR_PERMISSION);
+            says(&s.ea, "does not prove the cluster key");
+            assert_int_not_equal(s.rb, HANDSHAKE_PROVEN);
+        }
+    }
+}
+
 static struct bytes recorded[MESSAGES];
 
 static void replay(struct shake *s, unsigned message, struct bytes *b)
@@ -359,12 +438,17 @@ struct ends {
     struct seal a_out, a_in, b_out, b_in;
 };
 
-static struct ends sealed(void)
+#define for_each_cipher(one)                                                                       \
+    for (uint32_t one, left = ciphers_here(); (one = left & -left); left &= left - 1)
+
+static struct ends sealed_by(uint32_t ciphers)
 {
+    struct party a = alice, b = bob;
     struct shake s = { 0 };
     struct ends ends;
 
-    start(&s, &alice, &key, &bob, &key);
+    a.ciphers = b.ciphers = ciphers;
+    start(&s, &a, &key, &b, &key);
     finish(&s);
     both_proven(&s);
     handshake_seals(&s.a, &ends.a_out, &ends.a_in);
@@ -373,18 +457,23 @@ static struct ends sealed(void)
 }
 
 struct frame {
-    uint8_t s[128];
+    uint8_t s[512];
     size_t len;
 };
 
 static struct frame say(struct seal *out, const char *text)
 {
-    struct frame f = { 0 };
+    const size_t len = strlen(text), wanted = seal_frame_bytes(out, len);
+    struct frame f;
 
-    memcpy(f.s + FRAME_HEAD_BYTES, text, strlen(text));
-    f.len = seal_close(out, f.s, strlen(text));
-    assert_int_equal(f.len, FRAME_HEAD_BYTES + strlen(text) + FRAME_TAG_BYTES);
+    memset(f.s, 0xee, sizeof(f.s));
+    memcpy(f.s + FRAME_HEAD_BYTES, text, len);
+    f.len = seal_close(out, f.s, len);
+    assert_int_equal(f.len, wanted);
+    assert_in_range(f.len, FRAME_HEAD_BYTES + len + 1 + FRAME_TAG_BYTES,
+                    FRAME_HEAD_BYTES + len + FRAME_PADDING_MAX + FRAME_TAG_BYTES);
     assert_int_equal(frame_length(f.s), f.len - FRAME_HEAD_BYTES);
+    assert_int_equal(f.s[f.len], 0xee);
     return f;
 }
 
@@ -395,80 +484,165 @@ static int64_t hear(struct seal *in, struct frame f)
 
 TEST(frames_open_in_order_both_ways)
 {
-    struct ends e = sealed();
+    for_each_cipher(one)
+    {
+        struct ends e = sealed_by(one);
 
-    for (unsigned i = 0; i < 300; i++) {
-        struct frame f = say(&e.a_out, TEXT);
+        for (unsigned i = 0; i < 300; i++) {
+            struct frame f = say(&e.a_out, TEXT);
 
-        assert_null(memmem(f.s, f.len, "daemons", 7));
-        assert_int_equal(seal_open(&e.b_in, f.s, f.len), strlen(TEXT));
-        assert_memory_equal(f.s + FRAME_HEAD_BYTES, TEXT, strlen(TEXT));
-        f = say(&e.b_out, "");
-        assert_int_equal(seal_open(&e.a_in, f.s, f.len), 0);
+            assert_null(memmem(f.s, f.len, "daemons", 7));
+            assert_int_equal(seal_open(&e.b_in, f.s, f.len), strlen(TEXT));
+            assert_memory_equal(f.s + FRAME_HEAD_BYTES, TEXT, strlen(TEXT));
+            f = say(&e.b_out, "");
+            assert_int_equal(seal_open(&e.a_in, f.s, f.len), 0);
+        }
+    }
+}
+
+TEST(texts_of_every_length_come_back)
+{
+    for_each_cipher(one)
+    {
+        struct ends e = sealed_by(one);
+        char text[301] = "";
+
+        for (size_t len = 0; len < sizeof(text) - 1; len++) {
+            struct frame f = say(&e.a_out, text);
+
+            assert_int_equal(seal_open(&e.b_in, f.s, f.len), len);
+            assert_memory_equal(f.s + FRAME_HEAD_BYTES, text, len);
+            text[len] = (char)('a' + len % 26);
+        }
+    }
+}
+
+TEST(the_same_text_is_never_sealed_the_same_way)
+{
+    for_each_cipher(one)
+    {
+        struct ends e = sealed_by(one), other = sealed_by(one);
+        const struct frame f = say(&e.a_out, TEXT), next = say(&e.a_out, TEXT);
+        const struct frame back = say(&e.b_out, TEXT), elsewhere = say(&other.a_out, TEXT);
+
+        assert_memory_not_equal(f.s, next.s, f.len);
+        assert_memory_not_equal(f.s, back.s, f.len);
+        assert_memory_not_equal(f.s, elsewhere.s, f.len);
     }
 }
 
 TEST(no_bit_of_a_frame_can_be_changed)
 {
-    struct ends e = sealed();
-    const struct frame whole = say(&e.a_out, TEXT);
+    for_each_cipher(one)
+    {
+        struct ends e = sealed_by(one);
+        const struct frame whole = say(&e.a_out, TEXT);
 
-    for (size_t bit = 0; bit < 8 * whole.len; bit++) {
-        struct frame f = whole;
-        struct seal in = e.b_in;
+        for (size_t bit = 0; bit < 8 * whole.len; bit++) {
+            struct frame f = whole;
+            struct seal in = e.b_in;
 
-        f.s[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        assert_int_equal(hear(&in, f), -EBADMSG);
+            f.s[bit / 8] ^= (uint8_t)(1u << bit % 8);
+            assert_int_equal(hear(&in, f), -EBADMSG);
+        }
+        assert_int_equal(hear(&e.b_in, whole), strlen(TEXT));
     }
-    assert_int_equal(hear(&e.b_in, whole), strlen(TEXT));
 }
 
 TEST(a_frame_cannot_be_cut_not_even_with_its_length_set_right)
 {
-    struct ends e = sealed();
-    const struct frame whole = say(&e.a_out, TEXT);
+    for_each_cipher(one)
+    {
+        struct ends e = sealed_by(one);
+        const struct frame whole = say(&e.a_out, TEXT);
 
-    for (size_t len = 0; len < whole.len; len++) {
-        struct frame f = whole;
-        struct seal in = e.b_in;
+        for (size_t len = 0; len < whole.len; len++) {
+            struct frame f = whole;
+            struct seal in = e.b_in;
 
-        f.len = len;
-        assert_int_equal(hear(&in, f), -EBADMSG);
-        if (len < FRAME_HEAD_BYTES)
-            continue;
-        frame_set_length(f.s, (uint32_t)(len - FRAME_HEAD_BYTES));
-        assert_int_equal(hear(&in, f), -EBADMSG);
+            f.len = len;
+            assert_int_equal(hear(&in, f), -EBADMSG);
+            if (len < FRAME_HEAD_BYTES)
+                continue;
+            frame_set_length(f.s, (uint32_t)(len - FRAME_HEAD_BYTES));
+            assert_int_equal(hear(&in, f), -EBADMSG);
+        }
     }
 }
 
 TEST(a_frame_cannot_be_repeated_left_out_or_moved)
 {
-    struct ends e = sealed();
-    const struct frame first = say(&e.a_out, "first"), second = say(&e.a_out, "second");
-    struct seal in = e.b_in;
+    for_each_cipher(one)
+    {
+        struct ends e = sealed_by(one);
+        const struct frame first = say(&e.a_out, "first"), second = say(&e.a_out, "second");
+        struct seal in = e.b_in;
 
-    assert_int_equal(hear(&in, first), 5);
-    assert_int_equal(hear(&in, first), -EBADMSG);
-    in = e.b_in;
-    assert_int_equal(hear(&in, second), -EBADMSG);
-    in = e.b_in;
-    assert_int_equal(hear(&in, first), 5);
-    assert_int_equal(hear(&in, second), 6);
+        assert_int_equal(hear(&in, first), 5);
+        assert_int_equal(hear(&in, first), -EBADMSG);
+        in = e.b_in;
+        assert_int_equal(hear(&in, second), -EBADMSG);
+        in = e.b_in;
+        assert_int_equal(hear(&in, first), 5);
+        assert_int_equal(hear(&in, second), 6);
+    }
 }
 
 TEST(a_frame_cannot_be_sent_back)
 {
-    struct ends e = sealed();
-    const struct frame f = say(&e.a_out, TEXT);
+    for_each_cipher(one)
+    {
+        struct ends e = sealed_by(one);
+        const struct frame f = say(&e.a_out, TEXT);
 
-    assert_int_equal(hear(&e.a_in, f), -EBADMSG);
+        assert_int_equal(hear(&e.a_in, f), -EBADMSG);
+    }
 }
 
 TEST(a_frame_of_another_connection_does_not_open)
 {
-    struct ends first = sealed(), second = sealed();
+    for_each_cipher(one)
+    {
+        struct ends first = sealed_by(one), second = sealed_by(one);
 
-    assert_int_equal(hear(&second.b_in, say(&first.a_out, TEXT)), -EBADMSG);
+        assert_int_equal(hear(&second.b_in, say(&first.a_out, TEXT)), -EBADMSG);
+    }
+}
+
+/* As another daemon could, which has the key. */
+static struct frame say_padded(struct seal *out, size_t len, uint8_t padding)
+{
+    const uint8_t first_nonce[12] = { 0 };
+    uint8_t text[256] = { 0 };
+    struct frame f = { .len = FRAME_HEAD_BYTES + len + FRAME_TAG_BYTES };
+
+    if (len)
+        text[len - 1] = padding;
+    frame_set_length(f.s, (uint32_t)(len + FRAME_TAG_BYTES));
+    crypto_aead_chacha20poly1305_ietf_encrypt_detached(
+        f.s + FRAME_HEAD_BYTES, f.s + FRAME_HEAD_BYTES + len, NULL, text, len, f.s,
+        FRAME_HEAD_BYTES, NULL, first_nonce, out->state);
+    return f;
+}
+
+TEST(padding_that_cannot_be_is_refused)
+{
+    static const struct {
+        size_t len;
+        uint8_t padding;
+        int64_t opens;
+    } rows[] = {
+        { 40, 1, 39 },   { 40, 40, 0 },    { 200, FRAME_PADDING_MAX, 200 - FRAME_PADDING_MAX },
+        { 0, 0, -1 },    { 40, 0, -1 },    { 40, 41, -1 },
+        { 40, 255, -1 }, { 200, 129, -1 },
+    };
+
+    for (unsigned i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct ends e = sealed_by(CHACHA);
+
+        assert_int_equal(hear(&e.b_in, say_padded(&e.a_out, rows[i].len, rows[i].padding)),
+                         rows[i].opens < 0 ? -EBADMSG : rows[i].opens);
+    }
 }
 
 /* ---- key files ---- */
@@ -572,20 +746,26 @@ int main(void)
         cmocka_unit_test(a_missing_key_is_named_on_both_sides),
         cmocka_unit_test(the_highest_version_of_both_is_spoken),
         cmocka_unit_test(versions_without_a_common_one_are_named_on_both_sides),
+        cmocka_unit_test(aes_is_preferred_where_both_have_it),
+        cmocka_unit_test(ciphers_without_a_common_one_are_named_on_both_sides),
         cmocka_unit_test(a_daemon_that_reaches_itself_says_so),
         cmocka_unit_test(a_copied_node_name_is_named_on_both_sides),
         cmocka_unit_test(no_bit_of_the_handshake_can_be_changed),
         cmocka_unit_test(no_message_of_the_handshake_can_be_cut),
+        cmocka_unit_test(nobody_in_between_talks_two_out_of_a_cipher),
         cmocka_unit_test(no_message_of_another_handshake_is_good),
         cmocka_unit_test(a_proof_sent_back_is_none),
         cmocka_unit_test(messages_out_of_their_turn_are_refused),
         cmocka_unit_test(garbage_is_refused_at_every_length),
         cmocka_unit_test(frames_open_in_order_both_ways),
+        cmocka_unit_test(texts_of_every_length_come_back),
+        cmocka_unit_test(the_same_text_is_never_sealed_the_same_way),
         cmocka_unit_test(no_bit_of_a_frame_can_be_changed),
         cmocka_unit_test(a_frame_cannot_be_cut_not_even_with_its_length_set_right),
         cmocka_unit_test(a_frame_cannot_be_repeated_left_out_or_moved),
         cmocka_unit_test(a_frame_cannot_be_sent_back),
         cmocka_unit_test(a_frame_of_another_connection_does_not_open),
+        cmocka_unit_test(padding_that_cannot_be_is_refused),
         cmocka_unit_test(a_key_file_gives_a_key),
         cmocka_unit_test(key_files_that_are_none_are_named),
     };

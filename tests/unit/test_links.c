@@ -272,7 +272,7 @@ TEST(another_version_is_refused_by_name)
     config.version_min = config.version_max = PEER_VERSION_MAX + 1;
     struct comms *a = start(0), *b = start_with(1, &config);
 
-    lost_because(a, dial(a, b), "speaks versions 2 to 2 of the link, this daemon 1 to 1");
+    lost_because(a, dial(a, b), "speaks versions 3 to 3 of the link, this daemon 2 to 2");
     assert_int_equal(a->why.code, ERROR_VERSION);
 }
 

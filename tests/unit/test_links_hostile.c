@@ -135,7 +135,7 @@ TEST(a_frame_that_was_tampered_with_ends_the_link)
     struct puppet *p = puppet_up(a, HIGHER, 1);
     const struct peer_message ask = { .kind = PEER_ASK };
 
-    p->out.key[0] ^= 1;
+    p->out.state[0] ^= 1;
     puppet_send(p, &ask);
     run_until(a->lost);
     says(&a->why, "tampered");
@@ -164,7 +164,7 @@ TEST(a_frame_longer_than_any_ends_the_link)
     struct puppet *p = puppet_up(a, HIGHER, 1);
     uint8_t head[FRAME_HEAD_BYTES];
 
-    frame_set_length(head, PEER_MESSAGE_BYTES + FRAME_TAG_BYTES + 1);
+    frame_set_length(head, PEER_MESSAGE_BYTES + FRAME_PADDING_MAX + FRAME_TAG_BYTES + 1);
     assert_int_equal(send(p->fd, head, sizeof(head), MSG_NOSIGNAL), sizeof(head));
     run_until(a->lost);
     says(&a->why, "more than there are");
