@@ -12,6 +12,7 @@
 
 #include "client/gpu.h"
 #include "client/report.h"
+#include "client/work.h"
 
 #define READ_BATCH 64 /* replies before the lock is offered to others */
 
@@ -21,8 +22,8 @@
 struct waiter {
     bool (*ready)(const void *subject);
     const void *subject;
-    pthread_cond_t wake;
-    struct list link; // ruccl_conn::waiters
+    pthread_cond_t *wake; /* NULL: it does not sleep behind a leader */
+    struct list link;     // ruccl_conn::waiters
 };
 
 int64_t conn_now(void)
@@ -67,6 +68,7 @@ static void conn_free(struct ruccl_conn *c)
     close_fd(c->loop);
     close_fd(c->news);
     rings_close(&c->rings);
+    works_free_idle(c);
     gpus_free(c->gpus);
     if (c->cells)
         munmap((void *)c->cells, c->cells_bytes);
@@ -97,6 +99,7 @@ int conn_new(const char *path, struct ruccl_conn **ret, struct error *e)
     list_init(&c->chores);
     list_init(&c->idle);
     list_init(&c->members);
+    list_init(&c->idle_works);
     for (uint32_t i = 0; i < CONN_BUCKETS; i++) {
         list_init(&c->pending[i]);
         list_init(&c->regions[i]);
@@ -164,6 +167,12 @@ void conn_nudge(struct ruccl_conn *c)
         eventfd_write(c->nudge, 1);
 }
 
+static void waiter_wake(struct waiter *w)
+{
+    if (w->wake)
+        pthread_cond_signal(w->wake);
+}
+
 void conn_wake(struct ruccl_conn *c)
 {
     bool any = false;
@@ -171,7 +180,7 @@ void conn_wake(struct ruccl_conn *c)
 
     list_for_each(w, &c->waiters, link)
         if (w->ready(w->subject)) {
-            pthread_cond_signal(&w->wake);
+            waiter_wake(w);
             any = true;
         }
     if (any)
@@ -259,11 +268,12 @@ static void reply_route(struct ruccl_conn *c, const struct reply *reply)
 /* Routes the reply of `len` bytes in the packet. */
 static int route_packet(struct ruccl_conn *c)
 {
-    struct error e = { 0 };
     struct reply reply;
-    int r =
-        repeat_decode_reply(&c->answered, c->codec, c->packet->bytes, c->packet->len, &reply, &e);
+    struct error e;
+    int r;
 
+    error_clear(&e);
+    r = repeat_decode_reply(&c->answered, c->codec, c->packet->bytes, c->packet->len, &reply, &e);
     if (r < 0)
         conn_end(c, &e);
     else
@@ -271,10 +281,17 @@ static int route_packet(struct ruccl_conn *c)
     return r;
 }
 
+static void end_broken(struct ruccl_conn *c)
+{
+    struct error e = { 0 };
+
+    error_set(&e, ERROR_PROTOCOL, "the daemon at %s put what is no message into the ring", c->path);
+    conn_end(c, &e);
+}
+
 /* Takes one reply out of the ring. False: nothing there, or the connection has ended. */
 static bool read_ring(struct ruccl_conn *c)
 {
-    struct error e = { 0 };
     int r;
 
     if (!c->rings.memory || c->end.code)
@@ -283,11 +300,8 @@ static bool read_ring(struct ruccl_conn *c)
     r = ring_take(&c->rings.replies, c->packet->bytes, &c->packet->len);
     if (r == RING_EMPTY)
         return false;
-    if (r < 0) {
-        error_set(&e, ERROR_PROTOCOL, "the daemon at %s put what is no message into the ring",
-                  c->path);
-        conn_end(c, &e);
-    }
+    if (r < 0)
+        end_broken(c);
     return r == 0 && route_packet(c) == 0;
 }
 
@@ -420,24 +434,29 @@ static void lead(struct ruccl_conn *c, int64_t deadline)
     }
 }
 
-static void follow(struct ruccl_conn *c, struct waiter *w, int64_t deadline)
-{
-    struct timespec until = timespec_of(deadline);
-
-    if (deadline == CONN_NO_DEADLINE)
-        pthread_cond_wait(&w->wake, &c->lock);
-    else
-        pthread_cond_timedwait(&w->wake, &c->lock, &until);
-}
-
-static void waiter_init(struct waiter *w)
+static void wake_init(pthread_cond_t *wake)
 {
     pthread_condattr_t attributes;
 
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->wake, &attributes);
+    pthread_cond_init(wake, &attributes);
     pthread_condattr_destroy(&attributes);
+}
+
+static void follow(struct ruccl_conn *c, struct waiter *w, int64_t deadline)
+{
+    struct timespec until = timespec_of(deadline);
+    pthread_cond_t wake;
+
+    wake_init(&wake);
+    w->wake = &wake;
+    if (deadline == CONN_NO_DEADLINE)
+        pthread_cond_wait(&wake, &c->lock);
+    else
+        pthread_cond_timedwait(&wake, &c->lock, &until);
+    w->wake = NULL;
+    pthread_cond_destroy(&wake);
 }
 
 /* Each once: they may go, and others come, while one of them lets go of the lock. */
@@ -464,7 +483,7 @@ static void appoint(struct ruccl_conn *c)
     if (!list_empty(&c->chores))
         conn_nudge(c);
     if (!c->leading && !list_empty(&c->waiters))
-        pthread_cond_signal(&list_first(&c->waiters, struct waiter, link)->wake);
+        waiter_wake(list_first(&c->waiters, struct waiter, link));
 }
 
 /* A step of waiting. Return: 0, to look again, or CONN_TIMEOUT. */
@@ -489,16 +508,13 @@ static int wait_until(struct ruccl_conn *c, bool (*ready)(const void *subject), 
                       bool helps, int64_t deadline)
 {
     struct waiter w = { .ready = ready, .subject = subject };
-    int r = 0;
+    int r;
 
-    if (ready(subject))
-        return 0;
-    waiter_init(&w);
     list_append(&c->waiters, &w.link);
-    while (r == 0 && !ready(subject))
+    do
         r = wait_some(c, &w, helps, deadline);
+    while (r == 0 && !ready(subject));
     list_remove(&w.link);
-    pthread_cond_destroy(&w.wake);
     appoint(c);
     return r;
 }
@@ -506,12 +522,12 @@ static int wait_until(struct ruccl_conn *c, bool (*ready)(const void *subject), 
 int conn_wait(struct ruccl_conn *c, bool (*ready)(const void *subject), const void *subject,
               int64_t deadline)
 {
-    return wait_until(c, ready, subject, true, deadline);
+    return ready(subject) ? 0 : wait_until(c, ready, subject, true, deadline);
 }
 
 int conn_wait_alone(struct ruccl_conn *c, bool (*ready)(const void *subject), int64_t deadline)
 {
-    return wait_until(c, ready, c, false, deadline);
+    return ready(c) ? 0 : wait_until(c, ready, c, false, deadline);
 }
 
 /* ---------------------------------------------------------------- slots */

@@ -34,7 +34,7 @@ struct pending {
     void (*answered)(struct pending *p, const struct reply *reply);
     /* For a post with windows, any number of times before. Must not send. */
     void (*progressed)(struct pending *p, uint64_t elements_done);
-    struct list link; // ruccl_conn::pending
+    struct list link; // ruccl_conn::pending or, of a work, ::idle_works
 };
 
 /* What goes on only while some thread is there: whoever waits lends all of them a hand. */
@@ -88,6 +88,9 @@ struct ruccl_conn {
 
     uint32_t last_comm;
     struct list members;
+
+    struct list idle_works; /* to be used again */
+    uint32_t nidle_works;
 };
 
 /* CLOCK_MONOTONIC in nanoseconds, and the deadline `timeout_us` from now (negative: none). */

@@ -140,15 +140,17 @@ int ruccl_scatter_init(struct ruccl_comm comm, const struct ruccl_tensor *in,
 
 /* ---------------------------------------------------------------- starting */
 
-static struct request start_of(const struct ruccl_persistent *p, const struct ruccl_work *w)
+/* All that a start has: the rest of a request is large. */
+static void take_start(struct request *q, const struct ruccl_persistent *p,
+                       const struct ruccl_work *w)
 {
-    return (struct request){ .kind = REQUEST_START,
-                             .start = { .comm = p->member->number,
-                                        .persistent = p->number,
-                                        .slot = w->slot,
-                                        .fence = gpu_place_fence(&w->place),
-                                        .signal = w->place.signal,
-                                        .sequence = p->member->next_sequence } };
+    q->kind = REQUEST_START;
+    q->start.comm = p->member->number;
+    q->start.persistent = p->number;
+    q->start.slot = w->slot;
+    q->start.fence = gpu_place_fence(&w->place);
+    q->start.signal = w->place.signal;
+    q->start.sequence = p->member->next_sequence;
 }
 
 /* In a start's place, so that the other ranks are told. */
@@ -172,7 +174,10 @@ static int send_start(struct ruccl_persistent *p, struct ruccl_work *w,
 
     r = conn_take_turn(c, e);
     if (r == 0) {
-        q = rejection->code ? rejection_of(p, w, rejection) : start_of(p, w);
+        if (rejection->code)
+            q = rejection_of(p, w, rejection);
+        else
+            take_start(&q, p, w);
         p->member->next_sequence++;
         work_expect(w, &q);
         r = conn_send(c, &q, -1, e);
@@ -183,11 +188,12 @@ static int send_start(struct ruccl_persistent *p, struct ruccl_work *w,
 
 static int start(struct ruccl_persistent *p, struct ruccl_work **ret, struct error *e)
 {
-    struct error rejection = { 0 };
     struct gpu_place place;
+    struct error rejection;
     struct ruccl_work *w;
     int r;
 
+    error_clear(&rejection);
     r = work_new(p->conn, 0, &w, e);
     if (r < 0)
         return r;
@@ -210,9 +216,10 @@ static int start(struct ruccl_persistent *p, struct ruccl_work **ret, struct err
 
 int ruccl_start(struct ruccl_persistent *p, struct ruccl_work **ret)
 {
-    struct error e = { 0 };
+    struct error e;
     int r;
 
+    error_clear(&e);
     if (!p || !ret)
         return report_new(ERROR_INVALID_ARGUMENT, "start: %s is NULL", p ? "ret" : "persistent");
     r = conn_enter(p->conn);

@@ -32,8 +32,8 @@ static int stage_in_place(struct posting *p, struct ruccl_work *w, struct error 
     r = stage_get(p->conn, MAX(p->in.bytes, p->out.bytes), &w->stage_out, e);
     if (r < 0)
         return r;
-    p->post.in = (struct wire_operand){ w->stage_out->number, p->in.address - base, 0 };
-    p->post.out = (struct wire_operand){ w->stage_out->number, p->out.address - base, 0 };
+    p->q.post.in = (struct wire_operand){ w->stage_out->number, p->in.address - base, 0 };
+    p->q.post.out = (struct wire_operand){ w->stage_out->number, p->out.address - base, 0 };
     return 0;
 }
 
@@ -45,13 +45,13 @@ static int stage_apart(struct posting *p, struct ruccl_work *w, struct error *e)
         r = stage_get(p->conn, p->in.bytes, &w->stage_in, e);
         if (r < 0)
             return r;
-        p->post.in.region = w->stage_in->number;
+        p->q.post.in.region = w->stage_in->number;
     }
     if (p->out.copied) {
         r = stage_get(p->conn, p->out.bytes, &w->stage_out, e);
         if (r < 0)
             return r;
-        p->post.out.region = w->stage_out->number;
+        p->q.post.out.region = w->stage_out->number;
     }
     return 0;
 }
@@ -59,20 +59,20 @@ static int stage_apart(struct posting *p, struct ruccl_work *w, struct error *e)
 /* Blocks of a tensor that has one for each rank, or of one that is a block. */
 static uint32_t blocks_of(const struct posting *p, bool out)
 {
-    return p->row->shape == (out ? SHAPE_TIMES_R : SHAPE_OVER_R) ? p->post.d.nranks : 1;
+    return p->row->shape == (out ? SHAPE_TIMES_R : SHAPE_OVER_R) ? p->q.post.d.nranks : 1;
 }
 
 /* Elements of a piece of the windows: about a quarter of what all of a tensor's should take; with a
  * budget a number of its chunks. 0: there is none that short. */
 static uint64_t window_piece(const struct posting *p, uint64_t block)
 {
-    const uint32_t width = dtype_get(p->post.d.dtype)->width;
+    const uint32_t width = dtype_get(p->q.post.d.dtype)->width;
     const uint32_t blocks = MAX(blocks_of(p, false), blocks_of(p, true));
     const uint64_t most = WINDOW_BYTES / WINDOW_PIECES / width / blocks;
     uint64_t piece = 1;
 
-    if (p->post.d.budget != BUDGET_NONE) {
-        const uint64_t chunk = descriptor_chunk(&p->post.d);
+    if (p->q.post.d.budget != BUDGET_NONE) {
+        const uint64_t chunk = descriptor_chunk(&p->q.post.d);
 
         piece = chunk && chunk < most ? most - most % chunk : chunk;
     } else {
@@ -85,20 +85,21 @@ static uint64_t window_piece(const struct posting *p, uint64_t block)
 /* Whether plain tensors may go through windows: each chunk is the same interval of every block. */
 static bool fits_window(const struct posting *p, struct window *ret)
 {
-    const uint32_t width = p->attended && p->post.d.dtype ? dtype_get(p->post.d.dtype)->width : 0;
+    const uint32_t width =
+        p->attended && p->q.post.d.dtype ? dtype_get(p->q.post.d.dtype)->width : 0;
     uint64_t block, piece;
 
     if (!width || p->place.gpu || !(p->in.copied || p->out.copied) ||
         p->row->shape == SHAPE_EXCHANGE || p->row->flags & COLLECTIVE_PAIR)
         return false;
-    block = descriptor_block(&p->post.d);
+    block = descriptor_block(&p->q.post.d);
     if (block * width * MAX(blocks_of(p, false), blocks_of(p, true)) <= WINDOW_BYTES)
         return false;
     piece = window_piece(p, block);
     *ret = (struct window){ .length = WINDOW_PIECES * piece * width,
                             .piece = piece * width,
                             .bytes = block * width,
-                            .comm = p->post.comm,
+                            .comm = p->q.post.comm,
                             .width = width };
     return piece > 0;
 }
@@ -117,12 +118,12 @@ static int stage_windows(struct posting *p, struct ruccl_work *w, const struct w
     list_init(&w->window.chore.link);
     if (p->in.copied) {
         w->window.in = (struct window_side){ (uint8_t *)p->in.address, w->stage_out->data, in };
-        p->post.in = (struct wire_operand){ w->stage_out->number, 0, win->length / win->width };
+        p->q.post.in = (struct wire_operand){ w->stage_out->number, 0, win->length / win->width };
     }
     if (p->out.copied) {
         w->window.out =
             (struct window_side){ (uint8_t *)p->out.address, w->stage_out->data + after, out };
-        p->post.out =
+        p->q.post.out =
             (struct wire_operand){ w->stage_out->number, after, win->length / win->width };
     }
     return 0;
@@ -131,7 +132,7 @@ static int stage_windows(struct posting *p, struct ruccl_work *w, const struct w
 static int copy_in(struct posting *p, const struct ruccl_work *w, struct error *e)
 {
     const struct ruccl_region *stage = w->stage_in ? w->stage_in : w->stage_out;
-    void *to = stage->data + p->post.in.offset;
+    void *to = stage->data + p->q.post.in.offset;
     int r = 0;
 
     pthread_mutex_unlock(&p->conn->lock);
@@ -147,9 +148,9 @@ static uint64_t row_bytes(const struct posting *p)
 {
     uint64_t elements;
 
-    if (p->call->kind != COLLECTIVE_ALL_TO_ALL_V || !shape_row_count(&p->post.d.shape, &elements))
+    if (p->call->kind != COLLECTIVE_ALL_TO_ALL_V || !shape_row_count(&p->q.post.d.shape, &elements))
         return 0;
-    return elements * dtype_get(p->post.d.dtype)->width;
+    return elements * dtype_get(p->q.post.d.dtype)->width;
 }
 
 /* Finds the operands' regions; what is copied gets stages, and the input is there, or will be. */
@@ -158,8 +159,8 @@ static int stage(struct posting *p, struct ruccl_work *w, struct error *e)
     struct window win;
     int r;
 
-    p->post.in = wire_of(&p->in);
-    p->post.out = wire_of(&p->out);
+    p->q.post.in = wire_of(&p->in);
+    p->q.post.out = wire_of(&p->out);
     w->held_in = hold(&p->in);
     w->held_out = hold(&p->out);
     if (fits_window(p, &win))
@@ -174,7 +175,7 @@ static int stage(struct posting *p, struct ruccl_work *w, struct error *e)
         r = copy_in(p, w, e);
     if (r == 0 && p->out.copied)
         w->output = (struct work_output){ .to = (void *)p->out.address,
-                                          .from = w->stage_out->data + p->post.out.offset,
+                                          .from = w->stage_out->data + p->q.post.out.offset,
                                           .bytes = p->out.bytes,
                                           .row_bytes = row_bytes(p),
                                           .to_gpu = p->out.region };
@@ -200,22 +201,20 @@ static void log_post(const struct posting *p)
 {
     struct text what = { 0 };
 
-    if (!report_is_on(REPORT_DEBUG))
-        return;
-    if (p->post.d.dtype) {
-        text_add(&what, " %s ", posting_dtype(p->post.d.dtype));
-        text_add_shape(&what, &p->post.d.shape);
+    if (p->q.post.d.dtype) {
+        text_add(&what, " %s ", posting_dtype(p->q.post.d.dtype));
+        text_add_shape(&what, &p->q.post.d.shape);
     }
     report_log(REPORT_DEBUG, "post %s %llu on %s rank %u:%s%s%s", p->row->name,
-               (unsigned long long)p->post.sequence, p->member->id, p->member->rank, what.s,
-               p->post.rejection.code ? " rejected: " : "", p->post.rejection.text);
+               (unsigned long long)p->q.post.sequence, p->member->id, p->member->rank, what.s,
+               p->q.post.rejection.code ? " rejected: " : "", p->q.post.rejection.text);
 }
 
 /* Before the post that it belongs to. */
 static int send_expected(const struct posting *p, struct error *e)
 {
     const struct request q = { .kind = REQUEST_EXPECT,
-                               .expect = { .comm = p->post.comm,
+                               .expect = { .comm = p->q.post.comm,
                                            .counts = p->call->expected_counts,
                                            .ncounts = p->member->nranks } };
 
@@ -224,24 +223,23 @@ static int send_expected(const struct posting *p, struct error *e)
 
 static int send_post(struct posting *p, struct ruccl_work *w, struct error *e)
 {
-    struct request q = { .kind = REQUEST_POST };
     int r;
 
     r = conn_take_turn(p->conn, e);
     if (r < 0)
         return r;
     if (!(p->row->flags & COLLECTIVE_PAIR))
-        p->post.sequence = p->member->next_sequence++;
-    p->post.slot = w->slot;
-    p->post.fence = gpu_place_fence(&w->place);
-    p->post.signal = w->place.signal;
-    q.post = p->post;
-    log_post(p);
-    work_expect(w, &q);
-    if (p->call->expected_counts && !p->post.rejection.code)
+        p->q.post.sequence = p->member->next_sequence++;
+    p->q.post.slot = w->slot;
+    p->q.post.fence = gpu_place_fence(&w->place);
+    p->q.post.signal = w->place.signal;
+    if (report_is_on(REPORT_DEBUG))
+        log_post(p);
+    work_expect(w, &p->q);
+    if (p->call->expected_counts && !p->q.post.rejection.code)
         r = send_expected(p, e);
     if (r == 0)
-        r = conn_send(p->conn, &q, -1, e);
+        r = conn_send(p->conn, &p->q, -1, e);
     conn_give_turn(p->conn);
     return r;
 }
@@ -263,9 +261,10 @@ static int post(struct posting *p, struct ruccl_work **ret, struct error *e)
     if (p->call->child)
         w->forming = member_ref(p->call->child);
     w->ret_persistent = p->call->ret_persistent;
+    w->hidden = p->waits;
     posting_prepare(p);
-    if (!p->post.rejection.code &&
-        (stage(p, w, &p->post.rejection) < 0 || take_place(p, w, &p->post.rejection) < 0))
+    if (!p->q.post.rejection.code &&
+        (stage(p, w, &p->q.post.rejection) < 0 || take_place(p, w, &p->q.post.rejection) < 0))
         posting_reject(p);
     place = gpu_place_hold(&w->place);
     r = send_post(p, w, e);
@@ -303,21 +302,14 @@ static void leave(struct posting *p)
     conn_exit(p->conn);
 }
 
-static struct posting posting_of(struct ruccl_comm comm, const struct call *call)
-{
-    return (struct posting){ .call = call,
-                             .row = collective_get(call->kind),
-                             .attended = comm.attended,
-                             .place.stream = comm.stream,
-                             .post.d.budget = comm.max_chunk_bytes };
-}
-
 int post_call(struct ruccl_comm comm, const struct call *call, struct ruccl_work **ret)
 {
-    struct posting p = posting_of(comm, call);
-    struct error e = { 0 };
+    struct posting p;
+    struct error e;
     int r;
 
+    posting_init(&p, comm, call);
+    error_clear(&e);
     if (!ret)
         return report_new(ERROR_INVALID_ARGUMENT, "%s: ret is NULL", p.row->name);
     r = enter(&p, comm);
@@ -340,11 +332,13 @@ static int wait_for(struct ruccl_work *w, uint64_t *ret_counts, struct error *e)
 
 int post_and_wait(struct ruccl_comm comm, const struct call *call, uint64_t *ret_counts)
 {
-    struct posting p = posting_of(comm, call);
     struct ruccl_work *w;
-    struct error e = { 0 };
+    struct posting p;
+    struct error e;
     int r;
 
+    posting_init(&p, comm, call);
+    error_clear(&e);
     p.waits = p.attended = true;
     r = enter(&p, comm);
     if (r < 0)

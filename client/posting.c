@@ -5,12 +5,24 @@
 #include "client/comm.h"
 #include "client/region.h"
 
-static struct shape shape_of(const struct ruccl_tensor *t)
+void posting_init(struct posting *p, struct ruccl_comm comm, const struct call *call)
 {
-    struct shape s = { .naxes = MIN(t->naxes, AXES_MAX) };
+    memset(p, 0, offsetof(struct posting, q.post.rejection)); /* most of it */
+    error_clear(&p->q.post.rejection);
+    p->call = call;
+    p->row = collective_get(call->kind);
+    p->attended = comm.attended;
+    p->place.stream = comm.stream;
+    p->q.kind = REQUEST_POST;
+    p->q.post.d.budget = comm.max_chunk_bytes;
+}
 
-    memcpy(s.axes, t->shape, s.naxes * sizeof(s.axes[0]));
-    return s;
+/* Of a tensor that has no more axes than there may be. */
+static void take_shape(const struct ruccl_tensor *t, struct shape *ret)
+{
+    ret->naxes = t->naxes;
+    for (uint32_t i = 0; i < t->naxes; i++)
+        ret->axes[i] = t->shape[i];
 }
 
 const char *posting_dtype(uint32_t dtype)
@@ -59,30 +71,57 @@ static int describe(struct posting *p, struct error *e)
                          by_out ? "out" : "in");
     if (check_axes(p, by_out ? "out" : "in", agreed, e) < 0)
         return -(int)e->code;
-    p->post.d.dtype = (enum dtype_id)agreed->dtype;
-    p->post.d.shape = shape_of(agreed);
+    p->q.post.d.dtype = (enum dtype_id)agreed->dtype;
+    take_shape(agreed, &p->q.post.d.shape);
     p->in.t = in_counts(p) ? p->call->in : NULL;
     p->out.t = out_counts(p) ? p->call->out : NULL;
     if (p->call->kind == COLLECTIVE_ALL_TO_ALL_V && p->out.t && p->out.t->naxes > 0)
-        p->post.out_rows = p->out.t->shape[0];
+        p->q.post.out_rows = p->out.t->shape[0];
     return 0;
 }
 
-static int check_shape(const struct posting *p, const struct operand *o, struct shape expected,
-                       struct error *e)
+/* The agreed shape, but for axis 0: there is `rows`; or of a capacity, anything. */
+static bool has_shape(const struct posting *p, const struct ruccl_tensor *t, uint64_t rows)
 {
-    struct shape s = shape_of(o->t);
+    const struct shape *s = &p->q.post.d.shape;
+
+    if (t->naxes != s->naxes)
+        return false;
+    for (uint32_t i = 1; i < s->naxes; i++)
+        if (t->shape[i] != s->axes[i])
+            return false;
+    return s->naxes == 0 || t->shape[0] == rows || p->call->kind == COLLECTIVE_ALL_TO_ALL_V;
+}
+
+static int refuse_shape(const struct posting *p, const struct operand *o, uint64_t rows,
+                        struct error *e)
+{
+    struct shape s = { 0 }, expected = p->q.post.d.shape;
     struct text is = { 0 }, must_be = { 0 };
 
-    /* Only a capacity: that it suffices is for the daemon to say, who knows what comes. */
-    if (p->call->kind == COLLECTIVE_ALL_TO_ALL_V && s.naxes > 0)
-        expected.axes[0] = s.axes[0];
-    if (shape_equal(&s, &expected))
-        return 0;
+    if (check_axes(p, o->name, o->t, e) < 0)
+        return -(int)e->code;
+    take_shape(o->t, &s);
+    if (expected.naxes > 0)
+        expected.axes[0] =
+            p->call->kind == COLLECTIVE_ALL_TO_ALL_V && s.naxes > 0 ? s.axes[0] : rows;
     text_add_shape(&is, &s);
     text_add_shape(&must_be, &expected);
     return error_set(e, ERROR_INVALID_SHAPE, "%s: %s has shape %s, but it must be %s", p->row->name,
                      o->name, is.s, must_be.s);
+}
+
+/* Only a capacity: that it suffices is for the daemon to say, who knows what comes. */
+static int measure_capacity(const struct posting *p, struct operand *o, struct error *e)
+{
+    struct shape s;
+
+    take_shape(o->t, &s);
+    if (!shape_count(&s, &o->bytes) ||
+        !mul_u64(o->bytes, dtype_get(p->q.post.d.dtype)->width, &o->bytes) || o->bytes > INT64_MAX)
+        return error_set(e, ERROR_INVALID_SHAPE, "%s: %s has more bytes than fit in 63 bits",
+                         p->row->name, o->name);
+    return 0;
 }
 
 /* The daemon knows how large the region was made, which may be more than was asked for. */
@@ -144,29 +183,23 @@ static int check_memory(const struct posting *p, struct operand *o, struct error
     return 0;
 }
 
-static int check_operand(const struct posting *p, struct operand *o, const struct shape *expected,
-                         struct error *e)
+static int check_operand(const struct posting *p, struct operand *o,
+                         const struct tensor_extent *expected, struct error *e)
 {
-    const uint32_t agreed = p->post.d.dtype;
-    struct shape s;
-    int r;
+    const uint32_t agreed = p->q.post.d.dtype;
+    int r = 0;
 
     if (!o->t)
         return error_set(e, ERROR_INVALID_ARGUMENT, "%s: %s is NULL", p->row->name, o->name);
     if (o->t->dtype != agreed)
         return error_set(e, ERROR_INVALID_ARGUMENT, "%s: %s is of %s, the other tensor of %s",
                          p->row->name, o->name, posting_dtype(o->t->dtype), posting_dtype(agreed));
-    r = check_axes(p, o->name, o->t, e);
-    if (r == 0)
-        r = check_shape(p, o, *expected, e);
-    if (r < 0)
-        return r;
-    s = shape_of(o->t);
-    if (!shape_count(&s, &o->bytes) || !mul_u64(o->bytes, dtype_get(agreed)->width, &o->bytes) ||
-        o->bytes > INT64_MAX)
-        return error_set(e, ERROR_INVALID_SHAPE, "%s: %s has more bytes than fit in 63 bits",
-                         p->row->name, o->name);
-    return check_memory(p, o, e);
+    if (!has_shape(p, o->t, expected->rows))
+        return refuse_shape(p, o, expected->rows, e);
+    o->bytes = expected->bytes;
+    if (p->call->kind == COLLECTIVE_ALL_TO_ALL_V)
+        r = measure_capacity(p, o, e);
+    return r < 0 ? r : check_memory(p, o, e);
 }
 
 static int check_counts(const struct posting *p, const char *name, const uint64_t *counts,
@@ -183,7 +216,7 @@ static int check_counts(const struct posting *p, const char *name, const uint64_
 static int check_rows(const struct posting *p, struct error *e)
 {
     const uint64_t *counts = p->call->send_counts;
-    uint64_t rows = p->post.d.shape.axes[0], sum = 0;
+    uint64_t rows = p->q.post.d.shape.axes[0], sum = 0;
     int r;
 
     if (!counts)
@@ -263,19 +296,18 @@ static int find_stream(struct posting *p, struct error *e)
 
 static int check_tensors(struct posting *p, struct error *e)
 {
-    struct shape in, out;
+    struct tensor_extent in, out;
     int r;
 
     r = describe(p, e);
     if (r < 0)
         return r;
-    if (descriptor_check(&p->post.d, NULL) < 0) {
+    if (descriptor_measure(&p->q.post.d, &in, &out, NULL) < 0) {
         /* The daemon says so to every rank, in its own words; there is no memory to speak of. */
         p->in.t = p->out.t = NULL;
         return 0;
     }
-    r = descriptor_shapes(&p->post.d, &in, &out, e);
-    if (r == 0 && in_counts(p))
+    if (in_counts(p))
         r = check_operand(p, &p->in, &in, e);
     if (r == 0 && out_counts(p))
         r = check_operand(p, &p->out, &out, e);
@@ -292,7 +324,7 @@ void posting_reject(struct posting *p)
 {
     p->in = (struct operand){ .name = "in" };
     p->out = (struct operand){ .name = "out" };
-    p->post.in = p->post.out = (struct wire_operand){ 0 };
+    p->q.post.in = p->q.post.out = (struct wire_operand){ 0 };
     p->place = (struct gpu_place){ 0 };
     p->fenced = false;
 }
@@ -303,19 +335,19 @@ void posting_prepare(struct posting *p)
 
     p->in.name = "in";
     p->out.name = "out";
-    p->post.comm = p->member->number;
-    p->post.d.kind = call->kind;
-    p->post.d.op = (enum operator_id)call->op;
-    p->post.d.root = call->root;
-    p->post.d.nranks = p->member->nranks;
-    p->post.peer = call->peer;
-    p->post.tag = call->tag;
-    p->post.color = call->color;
-    p->post.key = call->key;
-    p->post.child = call->child ? call->child->number : 0;
-    p->post.persistent = call->ret_persistent;
-    p->post.counts = call->send_counts;
-    p->post.ncounts = call->send_counts ? p->member->nranks : 0;
-    if (p->row->shape != SHAPE_NONE && check_tensors(p, &p->post.rejection) < 0)
+    p->q.post.comm = p->member->number;
+    p->q.post.d.kind = call->kind;
+    p->q.post.d.op = (enum operator_id)call->op;
+    p->q.post.d.root = call->root;
+    p->q.post.d.nranks = p->member->nranks;
+    p->q.post.peer = call->peer;
+    p->q.post.tag = call->tag;
+    p->q.post.color = call->color;
+    p->q.post.key = call->key;
+    p->q.post.child = call->child ? call->child->number : 0;
+    p->q.post.persistent = call->ret_persistent;
+    p->q.post.counts = call->send_counts;
+    p->q.post.ncounts = call->send_counts ? p->member->nranks : 0;
+    if (p->row->shape != SHAPE_NONE && check_tensors(p, &p->q.post.rejection) < 0)
         posting_reject(p);
 }

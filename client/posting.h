@@ -33,8 +33,11 @@ struct posting {
     struct operand in, out;
     struct gpu_place place; /* in a stream, where a tensor is in a GPU's memory */
     bool fenced;            /* the daemon itself touches such memory */
-    struct request_post post;
+    struct request q;       /* a post, whose rejection is behind all else */
 };
+
+/* A call's, of no connection yet. */
+void posting_init(struct posting *p, struct ruccl_comm comm, const struct call *call);
 
 /* What is wrong becomes the message's rejection. */
 void posting_prepare(struct posting *p);

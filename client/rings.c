@@ -120,7 +120,7 @@ static int64_t time_to_look(const struct rings *r, int64_t now)
 
 static bool look(struct rings *r, int64_t deadline)
 {
-    const int64_t now = conn_now();
+    int64_t now = conn_now();
     const int64_t ns = time_to_look(r, now);
     const int64_t until = MIN(now + ns, deadline);
     struct ring_watch daemon = { 0 };
@@ -130,9 +130,10 @@ static bool look(struct rings *r, int64_t deadline)
 
     ring_disarm(&r->replies);
     while (ring_is_empty(&r->replies)) {
-        if (conn_now() >= until || ring_consumer_is_kept_waiting(&r->requests, &daemon, PATIENCE))
+        if (now >= until || ring_consumer_is_kept_waiting(&r->requests, &daemon, PATIENCE))
             return false;
         sched_yield();
+        now = conn_now();
     }
     return true;
 }

@@ -70,7 +70,7 @@ static bool ring_has_its_room(const void *subject)
 
 static int send_by_ring(struct ruccl_conn *c, uint32_t len)
 {
-    const struct request bell = { .kind = REQUEST_BELL };
+    static const struct request bell = { .kind = REQUEST_BELL };
 
     c->room = len;
     while (ring_put(&c->rings.requests, c->buffer, len) == RING_FULL) {

@@ -9,7 +9,38 @@
 #include "client/region.h"
 #include "client/report.h"
 
-#define NO_SLOT UINT32_MAX
+#define NO_SLOT  UINT32_MAX
+#define IDLE_MAX 64u /* as many as a program may well have under way at a time */
+
+/* ---------------------------------------------------------------- idle works */
+
+static struct ruccl_work *work_alloc(struct ruccl_conn *c)
+{
+    struct ruccl_work *w;
+
+    if (list_empty(&c->idle_works))
+        return malloc(sizeof(*w));
+    w = list_first(&c->idle_works, struct ruccl_work, pending.link);
+    list_remove(&w->pending.link);
+    c->nidle_works--;
+    return w;
+}
+
+static void work_put(struct ruccl_conn *c, struct ruccl_work *w)
+{
+    if (c->nidle_works == IDLE_MAX) {
+        free(w);
+        return;
+    }
+    c->nidle_works++;
+    list_prepend(&c->idle_works, &w->pending.link);
+}
+
+void works_free_idle(struct ruccl_conn *c)
+{
+    while (!list_empty(&c->idle_works))
+        free(work_alloc(c));
+}
 
 /* ---------------------------------------------------------------- the end of a work */
 
@@ -34,7 +65,7 @@ static void work_free(struct ruccl_work *w)
         member_unref(w->forming);
     conn_unref(w->conn);
     free(w->counts);
-    free(w);
+    work_put(w->conn, w);
 }
 
 void work_unref(struct ruccl_work *w)
@@ -58,7 +89,7 @@ static void read_cell(const struct ruccl_work *w, struct ruccl_progress *ret)
 
 /* ---------------------------------------------------------------- completion */
 
-static void take_completion(struct ruccl_work *w, const struct reply_completion *done)
+static void take_stats(struct ruccl_work *w, const struct reply_completion *done)
 {
     w->stats.sequence = done->sequence;
     w->stats.wait_us = done->wait_us;
@@ -67,9 +98,16 @@ static void take_completion(struct ruccl_work *w, const struct reply_completion 
     w->stats.chunk_elements = done->chunk_elements;
     w->stats.peak_bytes = done->peak_bytes;
     strncpy(w->stats.algorithm, done->algorithm, sizeof(w->stats.algorithm) - 1);
-    w->error = done->error;
-    if (done->error.code)
+}
+
+static void take_completion(struct ruccl_work *w, const struct reply_completion *done)
+{
+    if (!w->hidden)
+        take_stats(w, done);
+    if (done->error.code) {
+        w->error = done->error;
         return;
+    }
     if (done->ncounts < w->ncounts)
         error_set(&w->error, ERROR_PROTOCOL, "the daemon answered with %u receive counts, not %u",
                   done->ncounts, w->ncounts);
@@ -121,7 +159,8 @@ static void work_answered(struct pending *p, const struct reply *reply)
 
     window_end(w);
     /* From here on the cell is another work's. */
-    read_cell(w, &w->progress);
+    if (!w->hidden)
+        read_cell(w, &w->progress);
     conn_give_slot(w->conn, w->slot);
     w->slot = NO_SLOT;
     gpu_place_end(&w->place);
@@ -147,15 +186,18 @@ static void work_progressed(struct pending *p, uint64_t elements_done)
 
 int work_new(struct ruccl_conn *c, uint32_t ncounts, struct ruccl_work **ret, struct error *e)
 {
-    struct ruccl_work *w = calloc(1, sizeof(*w));
+    uint64_t *counts = ncounts ? calloc(ncounts, sizeof(*counts)) : NULL;
+    struct ruccl_work *w = work_alloc(c);
     int r;
 
-    if (w && ncounts)
-        w->counts = calloc(ncounts, sizeof(w->counts[0]));
-    if (!w || (ncounts && !w->counts)) {
+    if (!w || (ncounts && !counts)) {
+        free(counts);
         free(w);
         return error_set_errno(e, ENOMEM, "post");
     }
+    memset(w, 0, offsetof(struct ruccl_work, error)); /* most of it */
+    error_clear(&w->error);
+    w->counts = counts;
     w->refs = 1;
     w->conn = conn_ref(c);
     w->ncounts = ncounts;
@@ -192,11 +234,12 @@ static bool work_is_settled(const void *subject)
 void work_wait_in_stream(struct ruccl_work *w, const struct gpu_place *place)
 {
     struct ruccl_conn *c = w->conn;
-    struct error e = { 0 };
+    struct error e;
     int r;
 
     if (!place->signal)
         return;
+    error_clear(&e);
     pthread_mutex_unlock(&c->lock);
     r = gpu_place_wait(place, &e);
     pthread_mutex_lock(&c->lock);
@@ -259,8 +302,8 @@ int work_finish(struct ruccl_work *w, int64_t deadline, struct error *e)
 
 static int finish(struct ruccl_work *w, int64_t deadline, const char *what)
 {
-    struct error e = { 0 };
     struct ruccl_conn *c;
+    struct error e;
     int r;
 
     if (!w)
@@ -269,6 +312,7 @@ static int finish(struct ruccl_work *w, int64_t deadline, const char *what)
     r = conn_enter(c);
     if (r < 0)
         return r;
+    error_clear(&e);
     r = work_finish(w, deadline, &e);
     conn_exit(c);
     return r < 0 ? report_error(&e) : r;

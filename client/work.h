@@ -33,7 +33,7 @@ struct ruccl_work {
     struct ruccl_conn *conn;
     unsigned refs;
     enum work_state state;
-    struct error error; /* the outcome, once WORK_DONE */
+    bool hidden; /* its caller waits for it and has no ticket, by which to ask how it went */
 
     uint32_t slot;
     uint64_t cell_version; /* the cell's before the post: what is still there is someone else's */
@@ -49,6 +49,7 @@ struct ruccl_work {
     struct gpu_place place;
     uint32_t *ret_persistent;     /* the number that it gives a persistent operation; may be NULL */
     struct ruccl_member *forming; /* what a join or split makes; referenced */
+    struct error error;           /* the outcome, once WORK_DONE */
 };
 
 /* An unfinished work with a slot of its own, held by the caller. Waits while no slot is free. */
@@ -65,6 +66,9 @@ void work_wait_in_stream(struct ruccl_work *w, const struct gpu_place *place);
 
 /* Lets go, at any time. */
 void work_unref(struct ruccl_work *w);
+
+/* With the connection, whose every work is idle by then. */
+void works_free_idle(struct ruccl_conn *c);
 
 /* Waits, copies output out, and returns the outcome as ruccl_work_wait() does, worded in `e`. */
 int work_finish(struct ruccl_work *w, int64_t deadline, struct error *e);

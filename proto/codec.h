@@ -156,7 +156,6 @@ enum reply_kind {
 };
 
 struct reply_completion {
-    struct error error; /* code ERROR_NONE: success */
     uint64_t sequence, wait_us, run_us, chunks, chunk_elements, peak_bytes;
     const char *algorithm;
     const uint64_t *counts;
@@ -164,6 +163,7 @@ struct reply_completion {
     uint32_t child_rank, child_nranks;
     const char *child_id;
     uint32_t persistent; /* 0: none was made */
+    struct error error;  /* code ERROR_NONE: success */
 };
 
 enum status_kind {

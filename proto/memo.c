@@ -11,6 +11,9 @@ enum wire_type {
 
 #define FIXED_BYTES      4u
 #define VARINT_BYTES_MAX 10u
+#define VARINT_BITS      7u    /* of the value, in each byte */
+#define VARINT_MORE      0x80u /* in each but the last */
+#define WORD_BYTES       8u    /* messages are compared word by word, and have at least one */
 
 /* Bytes yet to be read; NULL once they made no sense. */
 struct reader {
@@ -32,8 +35,8 @@ static uint64_t read_varint(struct reader *r)
     for (unsigned i = 0; i < VARINT_BYTES_MAX && r->at < r->end; i++) {
         const uint8_t byte = *r->at++;
 
-        value |= (uint64_t)(byte & 0x7f) << (7 * i);
-        if (byte < 0x80)
+        value |= (uint64_t)(byte & (VARINT_MORE - 1u)) << (VARINT_BITS * i);
+        if (byte < VARINT_MORE)
             return value;
     }
     r->at = NULL;
@@ -81,6 +84,17 @@ static bool read_field(struct reader *r, struct field *ret)
     return true;
 }
 
+static struct memo_place place_of(uint8_t at, uint8_t len, bool fixed)
+{
+    const unsigned bits = len * (fixed ? 8u : VARINT_BITS);
+
+    return (struct memo_place){ .at = at,
+                                .len = len,
+                                .fixed = fixed,
+                                .least = fixed || len == 1 ? 1 : 1ull << (bits - VARINT_BITS),
+                                .most = bits < 64 ? (1ull << bits) - 1 : UINT64_MAX };
+}
+
 static bool note_place(struct memo *m, const uint8_t *bytes, uint32_t i, const struct field *f,
                        bool fixed)
 {
@@ -89,7 +103,7 @@ static bool note_place(struct memo *m, const uint8_t *bytes, uint32_t i, const s
     for (uint32_t k = i + 1; k < m->nvaried; k++)
         if (m->varied[k].len)
             return false; /* not in ascending order */
-    m->varied[i] = (struct memo_place){ (uint8_t)(f->value - bytes), (uint8_t)f->len, fixed };
+    m->varied[i] = place_of((uint8_t)(f->value - bytes), (uint8_t)f->len, fixed);
     return true;
 }
 
@@ -119,68 +133,89 @@ static bool note(struct memo *m, const uint8_t *bytes, size_t len, uint32_t body
            note_places(m, bytes, &rest, fields);
 }
 
+static void note_alike(struct memo *m)
+{
+    memset(m->alike, 0xff, sizeof(m->alike));
+    for (uint32_t i = 0; i < m->nvaried; i++)
+        memset(m->alike + m->varied[i].at, m->varied[i].fixed ? 0 : VARINT_MORE, m->varied[i].len);
+}
+
 bool memo_keep(struct memo *m, const uint8_t *bytes, size_t len, uint32_t body,
                const struct memo_field *fields, uint32_t nfields)
 {
     m->len = 0;
-    if (len > MEMO_BYTES || nfields >= MEMO_VARIED_MAX)
+    if (len < WORD_BYTES || len > MEMO_BYTES || nfields >= MEMO_VARIED_MAX)
         return false;
     m->nvaried = 1 + nfields;
     memset(m->varied, 0, sizeof(m->varied));
     if (!note(m, bytes, len, body, fields))
         return false;
+    note_alike(m);
     memcpy(m->bytes, bytes, len);
     m->len = (uint32_t)len;
     return true;
 }
 
-/* Whether the value there is one of as many bytes as the one known. */
-static bool read_place(const struct memo_place *p, const uint8_t *bytes, uint64_t *ret)
+static uint64_t word_at(const uint8_t *bytes, uint32_t at)
 {
-    struct reader r = { bytes + p->at, bytes + p->at + p->len };
+    uint64_t word;
 
-    *ret = 0;
-    if (p->fixed) {
-        for (unsigned i = FIXED_BYTES; i-- > 0;)
-            *ret = *ret << 8 | r.at[i];
-        return true;
-    }
-    if (p->len)
-        *ret = read_varint(&r);
-    return !p->len || r.at == r.end;
+    memcpy(&word, bytes + at, sizeof(word));
+    return word;
+}
+
+static bool differs(const struct memo *m, const uint8_t *bytes, uint32_t at)
+{
+    return (word_at(bytes, at) ^ word_at(m->bytes, at)) & word_at(m->alike, at);
+}
+
+/* Not in values, but that they take as many bytes: a varint's top bits are none of its value. */
+static bool is_alike(const struct memo *m, const uint8_t *bytes)
+{
+    for (uint32_t at = 0; at + WORD_BYTES <= m->len; at += WORD_BYTES)
+        if (differs(m, bytes, at))
+            return false;
+    return !differs(m, bytes, m->len - WORD_BYTES); /* the last one overlaps */
+}
+
+static uint64_t read_place(const struct memo_place *p, const uint8_t *bytes)
+{
+    const uint8_t *at = bytes + p->at;
+    uint64_t value = 0;
+
+    if (p->fixed)
+        return at[0] | at[1] << 8 | at[2] << 16 | (uint64_t)at[3] << 24;
+    for (unsigned i = p->len; i-- > 0;)
+        value = value << VARINT_BITS | (at[i] & (VARINT_MORE - 1u));
+    return value;
 }
 
 bool memo_matches(const struct memo *m, const uint8_t *bytes, size_t len, uint64_t *ret_values)
 {
-    uint32_t at = 0;
-
-    if (len == 0 || len != m->len)
+    if (len == 0 || len != m->len || !is_alike(m, bytes))
         return false;
-    for (uint32_t i = 0; i < m->nvaried; i++) {
-        const struct memo_place *p = &m->varied[i];
-
-        if (p->len && memcmp(bytes + at, m->bytes + at, p->at - at) != 0)
-            return false;
-        if (!read_place(p, bytes, &ret_values[i]))
-            return false;
-        at = p->len ? p->at + p->len : at;
-    }
-    return memcmp(bytes + at, m->bytes + at, len - at) == 0;
+    for (uint32_t i = 0; i < m->nvaried; i++)
+        ret_values[i] = read_place(&m->varied[i], bytes);
+    return true;
 }
 
 /* Return: whether the value takes as many bytes as there are. */
 static bool write_place(const struct memo_place *p, uint64_t value, uint8_t *bytes)
 {
-    if (p->len == 0 || value == 0)
-        return p->len == 0 && value == 0;
+    uint8_t *at = bytes + p->at;
+
+    if (value < p->least || value > p->most)
+        return false;
     if (p->fixed) {
         for (unsigned i = 0; i < FIXED_BYTES; i++)
-            bytes[p->at + i] = (uint8_t)(value >> (8 * i));
+            at[i] = (uint8_t)(value >> (8 * i));
         return true;
     }
-    for (unsigned i = 0; i < p->len; i++, value >>= 7)
-        bytes[p->at + i] = (uint8_t)(value & 0x7f) | (i + 1u < p->len ? 0x80 : 0);
-    return value == 0 && bytes[p->at + p->len - 1] != 0;
+    for (; value >= VARINT_MORE; value >>= VARINT_BITS)
+        *at++ = (uint8_t)(value | VARINT_MORE);
+    if (p->len)
+        *at = (uint8_t)value;
+    return true;
 }
 
 uint32_t memo_write(const struct memo *m, const uint64_t *values, uint8_t *ret_bytes)

@@ -23,8 +23,9 @@ struct memo_field {
 
 struct memo_place {
     uint8_t at;
-    uint8_t len; /* 0: it is left out */
+    uint8_t len;          /* 0: it is left out */
     bool fixed;
+    uint64_t least, most; /* the values that take so many bytes */
 };
 
 struct memo {
@@ -32,6 +33,7 @@ struct memo {
     uint32_t nvaried;
     struct memo_place varied[MEMO_VARIED_MAX]; /* the serial and the body's, in their order */
     uint8_t bytes[MEMO_BYTES];
+    uint8_t alike[MEMO_BYTES]; /* the bits that do not vary: all but those of the values */
 };
 
 /*
@@ -45,7 +47,8 @@ bool memo_keep(struct memo *m, const uint8_t *bytes, size_t len, uint32_t body,
  */
 bool memo_matches(const struct memo *m, const uint8_t *bytes, size_t len, uint64_t *ret_values);
 
-/* Writes the message known with other values, if those are as long. Return: its length, or 0. */
+/* Writes the message known with other values, if those are as long, into MEMO_BYTES. Return: its
+ * length, or 0. */
 uint32_t memo_write(const struct memo *m, const uint64_t *values, uint8_t *ret_bytes);
 
 #endif

@@ -17,6 +17,12 @@ static uint32_t victim(uint32_t *replaced)
     return (mixed >> 16) % REPEATS;
 }
 
+/* Where to look as the `n`-th: at the one found last first. */
+static uint32_t nth(uint32_t last, uint32_t n)
+{
+    return (last + n) % REPEATS;
+}
+
 /* ---- requests */
 
 static bool may_recur(const struct request *r)
@@ -55,8 +61,12 @@ static bool requests_equal(const struct request *a, const struct request *b)
     return a->start.comm == b->start.comm && a->start.persistent == b->start.persistent;
 }
 
-static void request_set(struct request *r, const uint64_t *values)
+/* One that is known but for the values. */
+static void request_set(struct request *r, const struct request *known, const uint64_t *values)
 {
+    /* what may recur has no rejection, which is behind all else, and most of it */
+    memcpy(r, known, offsetof(struct request, post.rejection));
+    error_clear(&r->post.rejection);
     r->serial = values[0];
     if (r->kind == REQUEST_POST) {
         r->post.sequence = values[1];
@@ -108,12 +118,15 @@ int repeat_decode_request(struct request_repeats *p, struct codec *c, const void
     uint64_t values[MEMO_VARIED_MAX];
     int r;
 
-    for (uint32_t i = 0; i < REPEATS; i++)
-        if (memo_matches(&p->known[i].memo, bytes, len, values)) {
-            *ret = p->known[i].request;
-            request_set(ret, values);
-            return 0;
-        }
+    for (uint32_t n = 0; n < REPEATS; n++) {
+        const uint32_t i = nth(p->last, n);
+
+        if (!memo_matches(&p->known[i].memo, bytes, len, values))
+            continue;
+        request_set(ret, &p->known[i].request, values);
+        p->last = i;
+        return 0;
+    }
     r = codec_decode_request(c, bytes, len, ret, e);
     if (r == 0 && may_recur(ret))
         request_keep(p, ret, bytes, len);
@@ -129,10 +142,15 @@ int repeat_encode_request(struct request_repeats *p, const struct request *r, vo
     if (!may_recur(r))
         return codec_encode_request(r, buffer);
     request_get(r, values);
-    for (uint32_t i = 0; i < REPEATS; i++)
+    for (uint32_t n = 0; n < REPEATS; n++) {
+        const uint32_t i = nth(p->last, n);
+
         if (p->known[i].memo.len && requests_equal(&p->known[i].request, r) &&
-            (len = memo_write(&p->known[i].memo, values, buffer)) > 0)
+            (len = memo_write(&p->known[i].memo, values, buffer)) > 0) {
+            p->last = i;
             return (int)len;
+        }
+    }
     whole = codec_encode_request(r, buffer);
     if (whole > 0)
         request_keep(p, r, buffer, (size_t)whole);
@@ -156,8 +174,11 @@ static bool completions_equal(const struct reply_completion *a, const struct rep
            strcmp(a->algorithm, b->algorithm ? b->algorithm : "") == 0;
 }
 
-static void reply_set(struct reply *r, const uint64_t *values)
+static void reply_set(struct reply *r, const struct reply *known, const uint64_t *values)
 {
+    /* what is plain has no error, which is behind all else, and most of it */
+    memcpy(r, known, offsetof(struct reply, completion.error));
+    error_clear(&r->completion.error);
     r->serial = values[0];
     r->completion.sequence = values[1];
     r->completion.wait_us = values[2];
@@ -188,12 +209,15 @@ int repeat_decode_reply(struct reply_repeats *p, struct codec *c, const void *by
     uint64_t values[MEMO_VARIED_MAX];
     int r;
 
-    for (uint32_t i = 0; i < REPEATS; i++)
-        if (memo_matches(&p->known[i].memo, bytes, len, values)) {
-            *ret = p->known[i].reply;
-            reply_set(ret, values);
-            return 0;
-        }
+    for (uint32_t n = 0; n < REPEATS; n++) {
+        const uint32_t i = nth(p->last, n);
+
+        if (!memo_matches(&p->known[i].memo, bytes, len, values))
+            continue;
+        reply_set(ret, &p->known[i].reply, values);
+        p->last = i;
+        return 0;
+    }
     r = codec_decode_reply(c, bytes, len, ret, e);
     if (r == 0 && is_plain(ret))
         reply_keep(p, ret, bytes, len);
@@ -208,12 +232,15 @@ int repeat_encode_reply(struct reply_repeats *p, const struct reply *r, void *bu
 
     if (!is_plain(r))
         return codec_encode_reply(r, buffer);
-    for (uint32_t i = 0; i < REPEATS; i++) {
+    for (uint32_t n = 0; n < REPEATS; n++) {
         const uint64_t values[] = { r->serial, done->sequence, done->wait_us, done->run_us };
+        const uint32_t i = nth(p->last, n);
 
         if (p->known[i].memo.len && completions_equal(&p->known[i].reply.completion, done) &&
-            (len = memo_write(&p->known[i].memo, values, buffer)) > 0)
+            (len = memo_write(&p->known[i].memo, values, buffer)) > 0) {
+            p->last = i;
             return (int)len;
+        }
     }
     whole = codec_encode_reply(r, buffer);
     if (whole > 0)

@@ -18,6 +18,7 @@ struct request_repeats {
         struct memo memo;
         struct request request;
     } known[REPEATS];
+    uint32_t last;     /* found */
     uint32_t replaced; /* how many ever were */
 };
 
@@ -28,6 +29,7 @@ struct reply_repeats {
         struct reply reply;
         char algorithm[CODEC_ALGORITHM_MAX + 1]; /* what the reply's points to */
     } known[REPEATS];
+    uint32_t last;
     uint32_t replaced;
 };
 

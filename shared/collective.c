@@ -78,7 +78,12 @@ bool shape_row_count(const struct shape *s, uint64_t *ret)
 
 bool shape_equal(const struct shape *a, const struct shape *b)
 {
-    return a->naxes == b->naxes && !memcmp(a->axes, b->axes, a->naxes * sizeof(a->axes[0]));
+    if (a->naxes != b->naxes)
+        return false;
+    for (uint32_t i = 0; i < a->naxes; i++)
+        if (a->axes[i] != b->axes[i])
+            return false;
+    return true;
 }
 
 void text_add_shape(struct text *t, const struct shape *s)
@@ -99,56 +104,76 @@ static int shape_error(const struct descriptor *d, struct error *e, const struct
                      what);
 }
 
-static int axis_times(const struct descriptor *d, struct shape *s, struct error *e)
+static int rows_times(const struct descriptor *d, uint64_t *ret, struct error *e)
 {
-    if (s->naxes == 0)
-        return shape_error(d, e, s, "has no axis 0 to hold a block of every rank");
-    if (!mul_u64(s->axes[0], d->nranks, &s->axes[0]))
-        return shape_error(d, e, s, "times the world size does not fit in 64 bits");
+    if (d->shape.naxes == 0)
+        return shape_error(d, e, &d->shape, "has no axis 0 to hold a block of every rank");
+    if (!mul_u64(d->shape.axes[0], d->nranks, ret))
+        return shape_error(d, e, &d->shape, "times the world size does not fit in 64 bits");
     return 0;
 }
 
-static int axis_over(const struct descriptor *d, struct shape *s, struct error *e)
+static int indivisible(const struct descriptor *d, struct error *e)
 {
-    if (s->naxes == 0)
-        return shape_error(d, e, s, "has no axis 0 to cut into a block for every rank");
-    if (s->axes[0] % d->nranks) {
-        struct text t = { 0 };
+    struct text t = { 0 };
 
-        text_add(&t, "cannot be scattered: axis 0 is not divisible by world size %u", d->nranks);
-        return shape_error(d, e, s, t.s);
-    }
-    s->axes[0] /= d->nranks;
+    text_add(&t, "cannot be scattered: axis 0 is not divisible by world size %u", d->nranks);
+    return shape_error(d, e, &d->shape, t.s);
+}
+
+static int rows_over(const struct descriptor *d, uint64_t *ret, struct error *e)
+{
+    if (d->shape.naxes == 0)
+        return shape_error(d, e, &d->shape, "has no axis 0 to cut into a block for every rank");
+    if (d->shape.axes[0] % d->nranks)
+        return indivisible(d, e);
+    *ret = d->shape.axes[0] / d->nranks;
     return 0;
+}
+
+/* Axis 0 of both tensors, in which alone they differ from the agreed shape; 0: they have none. */
+static int descriptor_rows(const struct descriptor *d, uint64_t *ret_in, uint64_t *ret_out,
+                           struct error *e)
+{
+    const struct collective *c = collective_get(d->kind);
+
+    *ret_in = *ret_out = d->shape.naxes ? d->shape.axes[0] : 0;
+    switch (c->shape) {
+    case SHAPE_NONE:
+    case SHAPE_SAME:
+        return 0;
+    case SHAPE_TIMES_R:
+        return rows_times(d, ret_out, e);
+    case SHAPE_OVER_R:
+        /* scatter agrees on the output's shape, reduce_scatter on the input's */
+        return c->flags & COLLECTIVE_IN_AT_ROOT ? rows_times(d, ret_in, e)
+                                                : rows_over(d, ret_out, e);
+    case SHAPE_EXCHANGE:
+        if (d->shape.naxes == 0)
+            return shape_error(d, e, &d->shape, "has no axis 0 of rows to exchange");
+    }
+    return 0;
+}
+
+static struct shape shape_of_rows(const struct descriptor *d, uint64_t rows)
+{
+    struct shape s = d->shape;
+
+    if (s.naxes > 0)
+        s.axes[0] = rows;
+    return s;
 }
 
 int descriptor_shapes(const struct descriptor *d, struct shape *ret_in, struct shape *ret_out,
                       struct error *e)
 {
-    const struct collective *c = collective_get(d->kind);
-    struct shape in = d->shape, out = d->shape;
-    int r = 0;
+    uint64_t in, out;
+    int r = descriptor_rows(d, &in, &out, e);
 
-    switch (c->shape) {
-    case SHAPE_NONE:
-    case SHAPE_SAME:
-        break;
-    case SHAPE_TIMES_R:
-        r = axis_times(d, &out, e);
-        break;
-    case SHAPE_OVER_R:
-        /* scatter agrees on the output's shape, reduce_scatter on the input's */
-        r = c->flags & COLLECTIVE_IN_AT_ROOT ? axis_times(d, &in, e) : axis_over(d, &out, e);
-        break;
-    case SHAPE_EXCHANGE:
-        if (in.naxes == 0)
-            r = shape_error(d, e, &in, "has no axis 0 of rows to exchange");
-        break;
-    }
     if (r < 0)
         return r;
-    *ret_in = in;
-    *ret_out = out;
+    *ret_in = shape_of_rows(d, in);
+    *ret_out = shape_of_rows(d, out);
     return 0;
 }
 
@@ -175,32 +200,70 @@ static int check_op(const struct descriptor *d, struct error *e)
     return 0;
 }
 
-static int check_sizes(const struct descriptor *d, struct error *e)
+static int too_large(const struct descriptor *d, uint64_t rows, struct error *e)
 {
-    const uint64_t width = dtype_get(d->dtype)->width;
-    struct shape s[2];
-    uint64_t n, bytes;
-    int r;
+    const struct shape s = shape_of_rows(d, rows);
 
-    r = descriptor_shapes(d, &s[0], &s[1], e);
-    if (r < 0)
-        return r;
-    for (int i = 0; i < 2; i++)
-        if (!shape_count(&s[i], &n) || !mul_u64(n, width, &bytes) || bytes > INT64_MAX)
-            return shape_error(d, e, &s[i], "has more bytes than fit in 63 bits");
-    if (collective_get(d->kind)->shape == SHAPE_EXCHANGE) {
-        /* of a rank without rows too: its row is everyone's */
-        if (!shape_row_count(&d->shape, &n) || !mul_u64(n, width, &bytes) || bytes > INT64_MAX)
-            return shape_error(d, e, &d->shape, "has rows of more bytes than fit in 63 bits");
-        if (n == 0)
-            return shape_error(d, e, &d->shape, "has rows of no elements");
-        if (d->kind == COLLECTIVE_ALL_TO_ALL && d->shape.axes[0] % d->nranks)
-            return shape_error(d, e, &d->shape, "has an axis 0 that the world size does not divide");
+    return shape_error(d, e, &s, "has more bytes than fit in 63 bits");
+}
+
+static int measure_rows(const struct descriptor *d, uint64_t rows, struct tensor_extent *ret,
+                        struct error *e)
+{
+    uint64_t bytes = dtype_get(d->dtype)->width;
+    bool fits = true, empty = false;
+
+    for (uint32_t i = 0; i < d->shape.naxes; i++) {
+        const uint64_t axis = i == 0 ? rows : d->shape.axes[i];
+
+        /* A zero makes the whole empty, however large the others are. */
+        empty = empty || axis == 0;
+        fits = fits && mul_u64(bytes, axis, &bytes);
     }
+    if (!empty && (!fits || bytes > INT64_MAX))
+        return too_large(d, rows, e);
+    ret->rows = rows;
+    ret->bytes = empty ? 0 : bytes;
     return 0;
 }
 
-int descriptor_check(const struct descriptor *d, struct error *e)
+static int check_exchange(const struct descriptor *d, struct error *e)
+{
+    const uint64_t width = dtype_get(d->dtype)->width;
+    uint64_t n, bytes;
+
+    /* of a rank without rows too: its row is everyone's */
+    if (!shape_row_count(&d->shape, &n) || !mul_u64(n, width, &bytes) || bytes > INT64_MAX)
+        return shape_error(d, e, &d->shape, "has rows of more bytes than fit in 63 bits");
+    if (n == 0)
+        return shape_error(d, e, &d->shape, "has rows of no elements");
+    if (d->kind == COLLECTIVE_ALL_TO_ALL && d->shape.axes[0] % d->nranks)
+        return shape_error(d, e, &d->shape, "has an axis 0 that the world size does not divide");
+    return 0;
+}
+
+static int measure(const struct descriptor *d, struct tensor_extent *ret_in,
+                   struct tensor_extent *ret_out, struct error *e)
+{
+    uint64_t in_rows, out_rows;
+    struct tensor_extent in, out;
+    int r = descriptor_rows(d, &in_rows, &out_rows, e);
+
+    if (r == 0)
+        r = measure_rows(d, in_rows, &in, e);
+    if (r == 0)
+        r = measure_rows(d, out_rows, &out, e);
+    if (r == 0 && collective_get(d->kind)->shape == SHAPE_EXCHANGE)
+        r = check_exchange(d, e);
+    if (r < 0)
+        return r;
+    *ret_in = in;
+    *ret_out = out;
+    return 0;
+}
+
+int descriptor_measure(const struct descriptor *d, struct tensor_extent *ret_in,
+                       struct tensor_extent *ret_out, struct error *e)
 {
     const struct collective *c = collective_get(d->kind);
     int r = 0;
@@ -210,8 +273,10 @@ int descriptor_check(const struct descriptor *d, struct error *e)
     if (d->nranks == 0 || d->nranks > RANKS_MAX)
         return error_set(e, ERROR_INVALID_ARGUMENT, "%s: world size %u is not between 1 and %u",
                          c->name, d->nranks, RANKS_MAX);
-    if (c->shape == SHAPE_NONE)
+    if (c->shape == SHAPE_NONE) {
+        *ret_in = *ret_out = (struct tensor_extent){ 0 };
         return 0;
+    }
     if (!dtype_get(d->dtype))
         return error_set(e, ERROR_UNSUPPORTED_DTYPE, "%s: dtype %u is not known", c->name,
                          d->dtype);
@@ -225,7 +290,14 @@ int descriptor_check(const struct descriptor *d, struct error *e)
     if (c->flags & COLLECTIVE_HAS_ROOT && d->root >= d->nranks)
         return error_set(e, ERROR_INVALID_ROOT, "%s: root %u is not below world size %u", c->name,
                          d->root, d->nranks);
-    return check_sizes(d, e);
+    return measure(d, ret_in, ret_out, e);
+}
+
+int descriptor_check(const struct descriptor *d, struct error *e)
+{
+    struct tensor_extent in, out;
+
+    return descriptor_measure(d, &in, &out, e);
 }
 
 /* What one rank sends to all is a single message in flight. */

@@ -130,6 +130,17 @@ int descriptor_shapes(const struct descriptor *d, struct shape *ret_in, struct s
  */
 int descriptor_check(const struct descriptor *d, struct error *e);
 
+/* What a tensor's shape has in place of the agreed one's axis 0, and its bytes. */
+struct tensor_extent {
+    uint64_t rows; /* a scalar has none */
+    uint64_t bytes;
+};
+
+/* As descriptor_check(), and how large both tensors are; of SHAPE_EXCHANGE as descriptor_shapes().
+ */
+int descriptor_measure(const struct descriptor *d, struct tensor_extent *ret_in,
+                       struct tensor_extent *ret_out, struct error *e);
+
 /* How many ranks share the budget. */
 uint32_t descriptor_sharers(const struct descriptor *d);
 

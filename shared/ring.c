@@ -12,25 +12,30 @@ static uint32_t record_bytes(uint32_t len)
     return ((uint32_t)sizeof(len) + len + ALIGNMENT - 1) & ~(ALIGNMENT - 1);
 }
 
-static uint32_t bytes_to_end(uint64_t place)
+/* How many of `len` bytes there lie behind the ring's end, that is at its start. */
+static uint32_t bytes_around(uint64_t place, uint32_t len)
 {
-    return RING_BYTES - (uint32_t)(place % RING_BYTES);
+    const uint32_t to_end = RING_BYTES - (uint32_t)(place % RING_BYTES);
+
+    return len > to_end ? len - to_end : 0;
 }
 
 static void copy_in(struct ring_messages *m, uint64_t place, const void *bytes, uint32_t len)
 {
-    const uint32_t first = MIN(len, bytes_to_end(place));
+    const uint32_t around = bytes_around(place, len);
 
-    memcpy(&m->bytes[place % RING_BYTES], bytes, first);
-    memcpy(m->bytes, (const uint8_t *)bytes + first, len - first);
+    memcpy(&m->bytes[place % RING_BYTES], bytes, len - around);
+    if (around)
+        memcpy(m->bytes, (const uint8_t *)bytes + (len - around), around);
 }
 
 static void copy_out(const struct ring_messages *m, uint64_t place, void *bytes, uint32_t len)
 {
-    const uint32_t first = MIN(len, bytes_to_end(place));
+    const uint32_t around = bytes_around(place, len);
 
-    memcpy(bytes, &m->bytes[place % RING_BYTES], first);
-    memcpy((uint8_t *)bytes + first, m->bytes, len - first);
+    memcpy(bytes, &m->bytes[place % RING_BYTES], len - around);
+    if (around)
+        memcpy((uint8_t *)bytes + (len - around), m->bytes, around);
 }
 
 /* A head that cannot be is taken for a full ring: it harms only whoever wrote it. */
@@ -46,7 +51,7 @@ int ring_put(struct ring_out *r, const void *bytes, uint32_t len)
     assert(len > 0 && len <= RING_MESSAGE_MAX);
     if (!ring_has_room(r, len))
         return RING_FULL;
-    copy_in(r->messages, r->tail, &len, sizeof(len));
+    memcpy(&r->messages->bytes[r->tail % RING_BYTES], &len, sizeof(len));
     copy_in(r->messages, r->tail + sizeof(len), bytes, len);
     r->tail += record_bytes(len);
     atomic_store_explicit(&r->messages->tail, r->tail, memory_order_release);
@@ -87,7 +92,8 @@ int ring_take(struct ring_in *r, void *bytes, uint32_t *ret_len)
         return RING_EMPTY;
     if (there > RING_BYTES || there % ALIGNMENT)
         return -EPROTO;
-    copy_out(r->messages, head, &len, sizeof(len)); /* once: it may change under us */
+    /* once, and no compiler may do so again: it may change under us */
+    len = *(const volatile uint32_t *)&r->messages->bytes[head % RING_BYTES];
     if (len == 0 || len > RING_MESSAGE_MAX || record_bytes(len) > there)
         return -EPROTO;
     copy_out(r->messages, head + sizeof(len), bytes, len);

@@ -168,6 +168,97 @@ TEST(exchange_counts_are_checked_and_come_back)
     pair_stop(&p);
 }
 
+/* More than are kept for later. */
+#define MANY 100u
+
+static void assert_is_new(struct ruccl_work *work)
+{
+    const struct ruccl_progress nothing = { 0 };
+    struct ruccl_progress progress;
+    struct ruccl_stats stats;
+
+    assert_int_equal(ruccl_work_test(work), RUCCL_PENDING);
+    assert_int_equal(ruccl_work_progress(work, &progress), 0);
+    assert_memory_equal(&progress, &nothing, sizeof(progress));
+    assert_int_equal(ruccl_work_stats(work, &stats), -RUCCL_INVALID_ARGUMENT);
+}
+
+/* Posts MANY, the `round`-th time, and answers them; all fail, or all are well. */
+static void post_many(struct pair *p, uint32_t round, enum error_code code)
+{
+    struct ruccl_work *works[MANY];
+    struct ruccl_stats stats;
+    uint64_t counts[NRANKS];
+
+    for (uint32_t i = 0; i < MANY; i++) {
+        assert_int_equal(ruccl_barrier_async(p->comm, &works[i]), 0);
+        assert_is_new(works[i]);
+    }
+    for (uint32_t i = 0; i < MANY; i++) {
+        const struct request q = fake_await(p->daemon, REQUEST_POST, round * MANY + i);
+
+        fake_complete(p->daemon, &q, code, "as it was told");
+    }
+    for (uint32_t i = 0; i < MANY; i++) {
+        assert_int_equal(ruccl_work_wait(works[i], -1), -(int)code);
+        assert_int_equal(ruccl_work_stats(works[i], &stats), 0);
+        assert_int_equal(stats.sequence, round * MANY + i + 1);
+        assert_int_equal(ruccl_work_receive_counts(works[i], counts), -RUCCL_INVALID_ARGUMENT);
+        ruccl_work_release(works[i]);
+    }
+}
+
+TEST(works_are_used_again_as_if_they_were_new)
+{
+    struct pair p = pair_start((struct behaviour){ .hold_posts = true, .slots = MANY });
+
+    post_many(&p, 0, ERROR_ABORTED);
+    post_many(&p, 1, ERROR_NONE);
+    post_many(&p, 2, ERROR_TIMEOUT);
+    pair_stop(&p);
+}
+
+TEST(a_work_let_go_is_not_used_again_before_its_answer)
+{
+    struct pair p = pair_start((struct behaviour){ .hold_posts = true });
+    struct ruccl_work *first, *second;
+    struct request q[2];
+
+    assert_int_equal(ruccl_barrier_async(p.comm, &first), 0);
+    ruccl_work_release(first);
+    assert_int_equal(ruccl_barrier_async(p.comm, &second), 0);
+    assert_true(second != first);
+    for (uint32_t i = 0; i < 2; i++)
+        q[i] = fake_await(p.daemon, REQUEST_POST, i);
+    fake_complete(p.daemon, &q[0], ERROR_ABORTED, "nobody hears it");
+    assert_int_equal(ruccl_work_wait(second, 10000), RUCCL_PENDING);
+    fake_complete(p.daemon, &q[1], ERROR_NONE, "");
+    assert_int_equal(ruccl_work_wait(second, -1), 0);
+    ruccl_work_release(second);
+    pair_stop(&p);
+}
+
+TEST(a_capacity_has_a_size_too)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+    uint8_t in[3] = { 0 };
+    struct ruccl_tensor ti = bytes_tensor(in, 3), to = bytes_tensor(in, 1ull << 63), flat = ti;
+    uint64_t counts[NRANKS] = { 3 };
+
+    assert_int_equal(ruccl_all_to_all_v(p.comm, &ti, counts, &to, NULL, NULL),
+                     -RUCCL_INVALID_SHAPE);
+    assert_non_null(
+        strstr(ruccl_last_error()->text, "all_to_all_v: out has more bytes than fit in 63 bits"));
+    flat.naxes = 2;
+    flat.shape[1] = 7;
+    flat.shape[0] = 9;
+    assert_int_equal(ruccl_all_to_all_v(p.comm, &ti, counts, &flat, NULL, NULL),
+                     -RUCCL_INVALID_SHAPE);
+    assert_non_null(
+        strstr(ruccl_last_error()->text, "all_to_all_v: out has shape [9, 7], but it must be [9]"));
+    pair_stop(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +269,9 @@ int main(void)
         cmocka_unit_test(pairs_take_no_number_and_splits_do),
         cmocka_unit_test(budgets_wrap_and_unwrap),
         cmocka_unit_test(exchange_counts_are_checked_and_come_back),
+        cmocka_unit_test(works_are_used_again_as_if_they_were_new),
+        cmocka_unit_test(a_work_let_go_is_not_used_again_before_its_answer),
+        cmocka_unit_test(a_capacity_has_a_size_too),
     };
 
     return cmocka_run_group_tests_name("client_posts", tests, NULL, NULL);

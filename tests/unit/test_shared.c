@@ -192,6 +192,56 @@ TEST(shapes_follow_the_rule_of_each_collective)
     }
 }
 
+static void assert_measures(const struct tensor_extent *x, const struct shape *s)
+{
+    uint64_t n;
+
+    assert_true(shape_count(s, &n));
+    assert_int_equal(x->bytes, n * sizeof(float));
+    assert_int_equal(x->rows, s->naxes ? s->axes[0] : 0);
+}
+
+TEST(extents_are_those_of_the_shapes)
+{
+    for (uint32_t kind = 1; kind < COLLECTIVE_END; kind++)
+        for (uint32_t naxes = 0; naxes <= 2; naxes++)
+            for (uint64_t rows = 0; rows <= 12; rows += 4) {
+                struct descriptor d = good((enum collective_id)kind);
+                struct tensor_extent x, y;
+                struct shape in, out;
+
+                d.shape.naxes = naxes;
+                d.shape.axes[0] = rows;
+                if (collective_get(kind)->shape == SHAPE_NONE ||
+                    descriptor_shapes(&d, &in, &out, NULL) < 0)
+                    continue;
+                assert_int_equal(descriptor_measure(&d, &x, &y, NULL), 0);
+                assert_measures(&x, &in);
+                assert_measures(&y, &out);
+            }
+}
+
+TEST(what_has_no_tensors_has_no_extent)
+{
+    const struct descriptor d = good(COLLECTIVE_BARRIER);
+    struct tensor_extent x = { 1, 1 }, y = { 1, 1 };
+
+    assert_int_equal(descriptor_measure(&d, &x, &y, NULL), 0);
+    assert_int_equal(x.rows + x.bytes + y.rows + y.bytes, 0);
+}
+
+TEST(what_is_refused_is_not_measured)
+{
+    struct descriptor d = good(COLLECTIVE_ALL_GATHER);
+    struct tensor_extent x = { 1, 2 }, y = { 3, 4 };
+    struct error e = { 0 };
+
+    d.shape = shape2(1ull << 60, 1);
+    assert_int_equal(descriptor_measure(&d, &x, &y, &e), -ERROR_INVALID_SHAPE);
+    assert_non_null(strstr(e.text, "shape [4611686018427387904, 1] has more bytes"));
+    assert_true(x.rows == 1 && x.bytes == 2 && y.rows == 3 && y.bytes == 4);
+}
+
 TEST(a_scalar_goes_where_no_axis_is_cut_or_joined)
 {
     for (uint32_t kind = 1; kind < COLLECTIVE_END; kind++) {
@@ -593,6 +643,9 @@ int main(void)
         cmocka_unit_test(shapes_are_equal_by_their_axes_alone),
         cmocka_unit_test(a_shape_reads_as_a_list),
         cmocka_unit_test(shapes_follow_the_rule_of_each_collective),
+        cmocka_unit_test(extents_are_those_of_the_shapes),
+        cmocka_unit_test(what_has_no_tensors_has_no_extent),
+        cmocka_unit_test(what_is_refused_is_not_measured),
         cmocka_unit_test(a_scalar_goes_where_no_axis_is_cut_or_joined),
         cmocka_unit_test(unknown_numbers_are_refused_by_name),
         cmocka_unit_test(a_world_of_none_or_too_many_is_refused),
