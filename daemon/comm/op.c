@@ -75,7 +75,8 @@ int op_new(struct comm *c, uint64_t sequence, uint64_t now, struct op **ret)
     const bool wide = sequence && c->nodes;
     const uint32_t nparts = sequence ? c->nparts : 2;
     const uint32_t nremotes = wide ? comm_nnodes(c) : 0;
-    const size_t bytes = nparts * sizeof(struct arrival *) + nremotes * sizeof(struct remote *);
+    const size_t bytes = nparts * sizeof(struct arrival *) +
+                         nremotes * (sizeof(struct remote *) + sizeof(struct run_letter));
     struct op *op = spares_take(spares_of(c, sequence));
 
     if (!op)
@@ -113,7 +114,6 @@ static void op_free(struct op *op)
     exchange_free(op->exchange);
     persistent_unref(op->persistent);
     free(op->children);
-    free(op->letters);
     free(op->verdict);
     offer_free(op->offer);
     op_free_answers(op);
@@ -248,6 +248,12 @@ static void answer_all(struct op *op, uint64_t now)
         answer(op, a, &c, counts, now);
     }
     free(counts);
+}
+
+/* op_new() has left room behind the remotes. */
+void op_make_letters(struct op *op)
+{
+    op->letters = (struct run_letter *)&op->remotes[comm_nnodes(op->comm)];
 }
 
 void op_give_run(struct op *op)
@@ -388,6 +394,7 @@ void op_hear(struct op *op, uint32_t node, struct remote *remote, uint64_t now)
 {
     op->remotes[node] = remote;
     op->nremotes++;
+    op->piece = windows_lesser(op->piece, remote->piece);
     if (op->told && op_pass(op, now) && op->nremotes + 1 == comm_nnodes(op->comm))
         op_agree(op, now);
 }

@@ -57,6 +57,7 @@ struct op {
 
     /* between nodes */
     struct remote **remotes;    /* [nnodes]: what the others ask; in the operation's own memory */
+    uint64_t piece;             /* the least of theirs; 0: none has windows */
     uint32_t nremotes;          /* that are there */
     uint32_t nsettled;          /* other nodes that have settled */
     struct settlement *settled; /* [nnodes], once one has; or NULL */
@@ -72,7 +73,7 @@ struct op {
     struct offer *offer;        /* of a pair on two nodes, once there is one; else NULL */
     struct answer **answers;    /* [nnodes]: who is missing, once that has been asked; or NULL */
     struct run_network network; /* of its run */
-    struct run_letter *letters; /* [nnodes], if its run was started to enclose; or NULL */
+    struct run_letter *letters; /* [nnodes], in its own memory, if anything was enclosed; or NULL */
 
     struct error error;         /* from DRAINING on; ERROR_NONE: success */
     struct arrival *arrivals[]; /* [nparts]: by rank; of a pair source, destination */

@@ -167,7 +167,7 @@ static enum run_start early_start(const struct op *op, const struct recipe *reci
         return RUN_AT_ONCE;
     if (!may_enclose(recipe) || nodes_are_many(op->comm->nodes))
         return RUN_EARLY;
-    return plan_sends_first(recipe->tail) ? RUN_ENCLOSING : RUN_AT_ONCE;
+    return recipe->contents->sends_first ? RUN_ENCLOSING : RUN_AT_ONCE;
 }
 
 /* Starts to run what all will probably agree on, as far as no output is written. Return: 0, or
@@ -179,9 +179,7 @@ static int start_early(struct op *op, const struct recipe *recipe, enum run_star
     int r;
 
     if (start == RUN_ENCLOSING)
-        op->letters = calloc(comm_nnodes(op->comm), sizeof(*op->letters));
-    if (start == RUN_ENCLOSING && !op->letters)
-        return error_set(e, ERROR_NO_MEMORY, "no memory for what is sent along");
+        op_make_letters(op);
     if (a->starts)
         op->persistent = persistent_ref(persistent_find(op->comm, a->starts));
     op_take_choice(op, &recipe->choice);

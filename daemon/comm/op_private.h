@@ -29,6 +29,9 @@ void op_break(struct op *op, const struct error *why, uint64_t now);
 /* Keeps a run for the next operation. */
 void op_give_run(struct op *op);
 
+/* Makes its letters, of which none has come or gone, if it has none. */
+void op_make_letters(struct op *op);
+
 /* op_agree.c */
 
 struct frame comm_frame(const struct comm *c);

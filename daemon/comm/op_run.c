@@ -1,6 +1,5 @@
 /* How an operation's data moves. */
 #include <errno.h>
-#include <stdlib.h>
 
 #include "daemon/comm/offers.h"
 #include "daemon/comm/op_private.h"
@@ -227,6 +226,7 @@ int op_start_run(struct op *op, enum run_start start)
                         .tail = o        ? &o->tail
                                 : recipe ? recipe->tail
                                          : NULL,
+                        .contents = recipe ? recipe->contents : NULL,
                         .algorithm = op->algorithm,
                         .exchange = op->exchange,
                         .memory = bind_memory(op),
@@ -257,9 +257,8 @@ static bool open_letters(struct op *op)
         any = op->remotes[i] && op->remotes[i]->payload;
     if (!any)
         return false;
-    if (!op->letters)
-        op->letters = calloc(comm_nnodes(op->comm), sizeof(*op->letters));
-    for (uint32_t i = 0; op->letters && i < comm_nnodes(op->comm); i++) {
+    op_make_letters(op);
+    for (uint32_t i = 0; i < comm_nnodes(op->comm); i++) {
         if (!op->remotes[i])
             continue;
         op->letters[i].bytes = op->remotes[i]->payload;
@@ -268,7 +267,7 @@ static bool open_letters(struct op *op)
     return true;
 }
 
-/* Return: as engine_release(), or -ENOMEM. */
+/* Return: as engine_release(), or -errno. */
 static int start_wide(struct op *op)
 {
     bool enclosed;
@@ -277,8 +276,6 @@ static int start_wide(struct op *op)
     if (windows_least_piece(op)) /* nobody counts on what was enclosed */
         return op_start_run(op, RUN_AT_ONCE);
     enclosed = open_letters(op);
-    if (enclosed && !op->letters)
-        return -ENOMEM;
     if (!op->run) {
         r = op_start_run(op, enclosed ? RUN_HELD : RUN_AT_ONCE);
         if (!enclosed || r != ENGINE_PENDING)

@@ -25,17 +25,14 @@ uint64_t windows_piece(const struct op *op)
     return least == UINT64_MAX ? 0 : power_of_two_below(least / WINDOW_PIECES);
 }
 
+uint64_t windows_lesser(uint64_t a, uint64_t b)
+{
+    return a && b ? MIN(a, b) : a + b;
+}
+
 uint64_t windows_least_piece(const struct op *op)
 {
-    uint64_t least = windows_piece(op);
-
-    for (uint32_t i = 0; op_is_wide(op) && i < comm_nnodes(op->comm); i++) {
-        const uint64_t piece = op->remotes[i] ? op->remotes[i]->piece : 0;
-
-        if (piece && (!least || piece < least))
-            least = piece;
-    }
-    return least;
+    return windows_lesser(windows_piece(op), op->piece);
 }
 
 int windows_fit(struct op *op, struct error *e)

@@ -9,6 +9,9 @@
  */
 uint64_t windows_piece(const struct op *op);
 
+/* Of two such lengths the one that passes through both nodes' windows. */
+uint64_t windows_lesser(uint64_t a, uint64_t b);
+
 /* As far as is known, that of all nodes. */
 uint64_t windows_least_piece(const struct op *op);
 

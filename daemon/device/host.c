@@ -47,10 +47,11 @@ static uint64_t host_operation_bytes(const struct task *t)
 }
 
 /* Stores go past the caches where nothing would be left of them there anyway, but not to what has
- * just been read. Asks one destination for all: it is about speed alone. */
+ * just been read, and what is small stays. Asks one destination for all: it is about speed alone.
+ */
 static bool host_streams(const struct task *t)
 {
-    if (host_operation_bytes(t) < STREAM_BYTES)
+    if (t->small || host_operation_bytes(t) < STREAM_BYTES)
         return false;
     for (uint32_t i = 0; t->kind == TASK_REDUCE && i < t->nsrc; i++)
         if (t->src[i] == t->dst[0])

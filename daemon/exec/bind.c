@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/exec/bounce.h"
 
@@ -239,7 +240,7 @@ static void message_add(struct message *m, void *base, uint64_t bytes)
         m->parts[t->nparts++] = (struct iovec){ base, bytes };
 }
 
-uint64_t bind_message_bytes(const struct run *run, const struct plan *p, const struct step *step)
+static uint64_t message_bytes(const struct run *run, const struct plan *p, const struct step *step)
 {
     const struct span *spans = &p->spans[step->first_span];
     uint64_t bytes = 0;
@@ -266,7 +267,7 @@ uint64_t bind_message_bounced(const struct run *run, const struct plan *p, const
 {
     const uint64_t far = message_far(run, p, step);
 
-    return far >= run->straight_min && far == bind_message_bytes(run, p, step) ? 0 : far;
+    return far >= run->straight_min && far == message_bytes(run, p, step) ? 0 : far;
 }
 
 int bind_message(struct run *run, struct slot *s, uint32_t index, struct message *m)
@@ -302,4 +303,30 @@ int bind_message(struct run *run, struct slot *s, uint32_t index, struct message
     }
     m->transfer.gpu = !bounces && message_far(run, s->plan, step) > 0;
     return 0;
+}
+
+void bind_copy(const struct run *run, const struct slot *s, uint32_t index, uint8_t *to,
+               const uint8_t *from)
+{
+    const struct step *step = &s->plan->steps[index];
+    const struct span *spans = &s->plan->spans[step->first_span];
+    const struct fault_area *before = fault_enter(&run->area);
+
+    for (uint32_t i = 0; i < step->nsrc + step->ndst; i++) {
+        const uint64_t bytes = spans[i].count * span_width(run, &spans[i]);
+        const uint32_t n = bytes ? span_parts(run, &spans[i]) : 0;
+
+        for (uint32_t k = 0; k < n; k++) {
+            void *at = span_at(run, s, &spans[i], k);
+
+            if (to) {
+                memcpy(to, at, bytes);
+                to += bytes;
+            } else {
+                memcpy(at, from, bytes);
+                from += bytes;
+            }
+        }
+    }
+    fault_leave(before);
 }

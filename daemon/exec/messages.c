@@ -135,38 +135,6 @@ void messages_cancel(struct run *run)
 
 /* ---- with an agreement */
 
-/* The bytes of all messages of a kind to (from) a node, of tags below `tag`. */
-static uint64_t bytes_before(const struct run *run, const struct plan *p, enum step_kind kind,
-                             uint32_t node, uint64_t tag)
-{
-    uint64_t bytes = 0;
-
-    for (uint32_t i = 0; i < p->nsteps; i++) {
-        const struct step *s = &p->steps[i];
-
-        if (s->kind == kind && s->peer == node && s->tag < tag)
-            bytes += bind_message_bytes(run, p, s);
-    }
-    return bytes;
-}
-
-static uint64_t bytes_with(const struct run *run, const struct plan *p, enum step_kind kind,
-                           uint32_t node)
-{
-    return bytes_before(run, p, kind, node, UINT64_MAX);
-}
-
-/* Where what is enclosed for a node begins. */
-static uint64_t enclosed_offset(const struct run *run, const struct plan *p, uint32_t node)
-{
-    uint64_t bytes = 0;
-
-    for (uint32_t i = 0; i < p->nsteps; i++)
-        if (p->steps[i].kind == STEP_SEND && p->steps[i].peer < node)
-            bytes += bind_message_bytes(run, p, &p->steps[i]);
-    return bytes;
-}
-
 static int enclosure_reserve(struct enclosure *e, uint64_t bytes)
 {
     uint8_t *room;
@@ -183,24 +151,27 @@ static int enclosure_reserve(struct enclosure *e, uint64_t bytes)
 
 int messages_prepare(struct run *run)
 {
+    const struct contents *c = run->spec.contents;
     struct enclosure *e = &run->enclosure;
     uint64_t bytes;
     struct slot *s;
     int r;
 
-    e->wanted = run->spec.start == RUN_ENCLOSING && run->units <= 1;
+    assert(!c || run->units <= 1);
+    e->wanted = run->spec.start == RUN_ENCLOSING && (c || run->units == 0);
     e->waiting = 0;
     if (!e->wanted || run->units == 0)
         return 0;
     r = unit_plan(run, 0, &s);
     if (r < 0)
         return r;
-    bytes = enclosed_offset(run, s->plan, UINT32_MAX);
+    bytes = c->leaves_at[run->spec.network->nodes->nnodes];
     /* what is not delivered is under way beside all that the plan has */
     e->wanted = bytes <= UINT32_MAX && bytes + s->planned_bytes <= run->spec.budget_bytes;
-    for (uint32_t i = 0; e->wanted && i < s->plan->nsteps; i++)
-        e->waiting += s->plan->steps[i].kind == STEP_SEND;
-    return e->wanted ? enclosure_reserve(e, bytes) : 0;
+    if (!e->wanted)
+        return 0;
+    e->waiting = c->nsends;
+    return enclosure_reserve(e, bytes);
 }
 
 void messages_forgo(struct run *run)
@@ -216,63 +187,68 @@ bool messages_may_collect(const struct run *run, const struct step *step)
 
 const void *run_enclosed(const struct run *run, uint32_t node, uint32_t *ret_bytes)
 {
+    const struct contents *c = run->spec.contents;
     const struct enclosure *e = &run->enclosure;
-    const struct plan *p = run->slots[0].plan;
 
     if (!e->wanted || e->waiting)
         return NULL;
-    *ret_bytes = run->units ? (uint32_t)bytes_with(run, p, STEP_SEND, node) : 0;
-    return *ret_bytes ? e->bytes + enclosed_offset(run, p, node) : (const void *)"";
+    *ret_bytes = run->units ? (uint32_t)(c->leaves_at[node + 1] - c->leaves_at[node]) : 0;
+    return *ret_bytes ? e->bytes + c->leaves_at[node] : (const void *)"";
 }
 
-static uint8_t *enclosed_at(const struct run *run, const struct plan *p, const struct step *step)
+/* The step of a message that went, or came, in a letter. */
+static void letter_done(struct run *run, struct slot *s, uint32_t step)
 {
-    return run->enclosure.bytes + enclosed_offset(run, p, step->peer) +
-           bytes_before(run, p, STEP_SEND, step->peer, step->tag);
+    if (fault_found(&run->area))
+        run_fail(run, -EFAULT);
+    else
+        run_step_done(run, s, step);
 }
 
-/* Copies between a message's parts and bytes that are one behind the other. */
-static void message_copy(const struct message *m, uint8_t *to, const uint8_t *from)
+static void message_collect(struct run *run, struct slot *s, uint32_t step)
 {
-    const struct fault_area *before = fault_enter(&m->run->area);
+    const struct contents *c = run->spec.contents;
 
-    for (uint32_t i = 0; i < m->transfer.nparts; i++) {
-        const struct iovec *part = &m->parts[i];
-
-        if (part->iov_len)
-            memcpy(to ? to : part->iov_base, to ? part->iov_base : from, part->iov_len);
-        if (to)
-            to += part->iov_len;
-        else
-            from += part->iov_len;
-    }
-    fault_leave(before);
-}
-
-static void message_collect(struct message *m, const struct step *step)
-{
-    struct run *run = m->run;
-
-    message_copy(m, enclosed_at(run, m->slot->plan, step), NULL);
-    run_count(run, m->transfer.bytes);
+    bind_copy(run, s, step, run->enclosure.bytes + c->at[step], NULL);
+    run_count(run, c->bytes[step]);
     run->enclosure.waiting--;
-    m->counted = 0;
-    message_over(m, 0);
+    letter_done(run, s, step);
 }
 
-static void message_read(struct message *m, const struct step *step)
+/* What bounces is copied on from where it bounces. */
+static void message_read_far(struct run *run, struct slot *s, uint32_t step, const uint8_t *letter)
 {
-    const uint8_t *letter = m->run->letters[step->peer].bytes;
+    struct message *m = message_of(run, s, step);
+    const struct fault_area *before;
 
-    message_copy(m, NULL,
-                 letter + bytes_before(m->run, m->slot->plan, STEP_RECV, step->peer, step->tag));
+    if (!m)
+        return;
+    before = fault_enter(&run->area);
+    for (uint32_t i = 0; i < m->transfer.nparts; letter += m->parts[i++].iov_len)
+        if (m->parts[i].iov_len)
+            memcpy(m->parts[i].iov_base, letter, m->parts[i].iov_len);
+    fault_leave(before);
     if (!bounce_is_needed(m))
         m->counted = 0;
-    run_count(m->run, m->counted);
+    run_count(run, m->counted);
     message_arrived(m, 0);
 }
 
-uint64_t messages_issue(struct run *run, struct slot *s, uint32_t index)
+static void message_read(struct run *run, struct slot *s, uint32_t step)
+{
+    const uint8_t *letter = (const uint8_t *)run->letters[s->plan->steps[step].peer].bytes +
+                            run->spec.contents->at[step];
+
+    if (run->bounces) {
+        message_read_far(run, s, step, letter);
+    } else {
+        bind_copy(run, s, step, NULL, letter);
+        letter_done(run, s, step);
+    }
+}
+
+/* Return: the bytes that were moved at once. */
+static uint64_t message_set_out(struct run *run, struct slot *s, uint32_t index)
 {
     const struct step *step = &s->plan->steps[index];
     struct message *m = message_of(run, s, index);
@@ -280,67 +256,64 @@ uint64_t messages_issue(struct run *run, struct slot *s, uint32_t index)
 
     if (!m)
         return 0;
-    s->state[index] = STEP_ISSUED;
+    assert(step->kind == STEP_RECV || !run->letters || !run->letters[step->peer].delivered);
     bytes = m->transfer.bytes;
-    if (run->held && run->spec.start != RUN_EARLY) {
-        message_collect(m, step);
-    } else if (step->kind == STEP_RECV && run->letters && run->letters[step->peer].bytes) {
-        message_read(m, step);
-    } else {
-        assert(step->kind == STEP_RECV || !run->letters || !run->letters[step->peer].delivered);
-        run_count(run, m->counted);
-        if (step->kind == STEP_SEND && bounce_is_needed(m))
-            bounce_start(m, true, message_departs);
-        else
-            message_start(m, step->peer, step->kind == STEP_SEND);
-        bytes = s->state[index] == STEP_DONE ? bytes : 0;
-    }
-    return bytes;
+    run_count(run, m->counted);
+    if (step->kind == STEP_SEND && bounce_is_needed(m))
+        bounce_start(m, true, message_departs);
+    else
+        message_start(m, step->peer, step->kind == STEP_SEND);
+    return s->state[index] == STEP_DONE ? bytes : 0;
+}
+
+uint64_t messages_issue(struct run *run, struct slot *s, uint32_t index)
+{
+    const struct step *step = &s->plan->steps[index];
+
+    s->state[index] = STEP_ISSUED;
+    if (run->held && run->spec.start != RUN_EARLY)
+        message_collect(run, s, index);
+    else if (step->kind == STEP_RECV && run->letters && run->letters[step->peer].bytes)
+        message_read(run, s, index);
+    else
+        return message_set_out(run, s, index);
+    /* in a letter */
+    return run->spec.contents->bytes[index];
 }
 
 /* A message whose step is done sets out from where it was collected. */
 static void message_send_enclosed(struct run *run, struct slot *s, uint32_t index)
 {
-    const struct step *step = &s->plan->steps[index];
     struct message *m = message_of(run, s, index);
 
     if (!m)
         return;
-    m->parts[0] = (struct iovec){ enclosed_at(run, s->plan, step), m->transfer.bytes };
+    m->parts[0] =
+        (struct iovec){ run->enclosure.bytes + run->spec.contents->at[index], m->transfer.bytes };
     m->transfer.nparts = 1;
     m->counted = m->transfer.bytes; /* since it was collected */
     m->slot = NULL;
-    message_start(m, step->peer, true);
+    message_start(m, s->plan->steps[index].peer, true);
 }
 
-static int check_letters(struct run *run, const struct run_letter *letters)
+/* Whether all that came is as long as the plan has it. */
+static bool letters_fit(const struct run *run, const struct run_letter *letters)
 {
-    const struct plan *p = NULL;
-    struct slot *s;
-    int r;
+    const struct contents *c = run->spec.contents;
 
-    if (run->units == 1) {
-        r = run->opened ? 0 : unit_plan(run, 0, &s);
-        if (r < 0)
-            return r;
-        p = run->slots[0].plan;
-    }
-    for (uint32_t node = 0; node < run->spec.network->nodes->nnodes; node++) {
-        if (!letters[node].bytes)
-            continue;
-        if (run->units > 1 || letters[node].len != (p ? bytes_with(run, p, STEP_RECV, node) : 0))
-            return -EPROTO;
-    }
-    return 0;
+    for (uint32_t node = 0; node < run->spec.network->nodes->nnodes; node++)
+        if (letters[node].bytes &&
+            (run->units ? !c || letters[node].len != c->comes[node] : letters[node].len != 0))
+            return false;
+    return true;
 }
 
 void messages_release(struct run *run, const struct run_letter *letters)
 {
     struct slot *s = &run->slots[0];
-    int r = letters ? check_letters(run, letters) : 0;
 
-    if (r < 0) {
-        run_fail(run, r);
+    if (letters && !letters_fit(run, letters)) {
+        run_fail(run, -EPROTO);
         return;
     }
     run->letters = letters;
@@ -350,7 +323,7 @@ void messages_release(struct run *run, const struct run_letter *letters)
         if (step->kind != STEP_SEND || s->state[i] != STEP_DONE)
             continue;
         if (letters && letters[step->peer].delivered)
-            run_uncount(run, bind_message_bytes(run, s->plan, step));
+            run_uncount(run, run->spec.contents->bytes[i]);
         else if (!run_stopped(run))
             message_send_enclosed(run, s, i);
     }

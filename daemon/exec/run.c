@@ -224,13 +224,22 @@ static void close_unit(struct run *run, struct slot *s)
     run->complete++;
 }
 
+/* Whether the first unit that is open may be closed. */
+static bool first_is_complete(const struct run *run)
+{
+    return !run->held && run->complete < run->opened &&
+           run->slots[run->complete % run->depth].remaining == 0;
+}
+
 /* Closes the units at the front that are complete, and tells of every whole chunk among them. */
 static void close_units(struct run *run)
 {
-    const uint64_t before = run_chunks_done(run);
+    uint64_t before;
 
-    while (!run->held && run->complete < run->opened &&
-           run->slots[run->complete % run->depth].remaining == 0)
+    if (!first_is_complete(run))
+        return;
+    before = run_chunks_done(run);
+    while (first_is_complete(run))
         close_unit(run, &run->slots[run->complete % run->depth]);
     if (run_chunks_done(run) > before)
         run->spec.progress(run, run_chunks_done(run));
@@ -267,21 +276,26 @@ static bool step_ready(const struct run *run, struct slot *s, uint32_t i)
     return step->after == STEP_NONE || s->state[step->after] == STEP_DONE;
 }
 
-static bool find_step(const struct run *run, bool message, struct slot **ret_slot,
-                      uint32_t *ret_step)
+/* The first step of a slot that may be ready. */
+static uint32_t first_waiting(struct slot *s)
+{
+    while (s->lowest < s->plan->nsteps && s->state[s->lowest] != STEP_WAITING)
+        s->lowest++;
+    return s->lowest;
+}
+
+/* A copy or reduction that is ready. */
+static bool find_task(const struct run *run, struct slot **ret_slot, uint32_t *ret_step)
 {
     for (uint64_t u = run->complete; u < run->opened; u++) {
         struct slot *s = &run->slots[u % run->depth];
 
-        while (s->lowest < s->plan->nsteps && s->state[s->lowest] != STEP_WAITING)
-            s->lowest++;
-        for (uint32_t i = s->lowest; i < s->plan->nsteps; i++) {
-            if (step_is_message(&s->plan->steps[i]) == message && step_ready(run, s, i)) {
+        for (uint32_t i = first_waiting(s); i < s->plan->nsteps; i++)
+            if (!step_is_message(&s->plan->steps[i]) && step_ready(run, s, i)) {
                 *ret_slot = s;
                 *ret_step = i;
                 return true;
             }
-        }
     }
     return false;
 }
@@ -385,6 +399,24 @@ static bool may_open(const struct run *run)
            next_is_staged(run);
 }
 
+/* All messages that are ready. One that is done at once lets only later steps go, and none of
+ * another unit. Return: 0, or RUN_MORE. */
+static int issue_messages(struct run *run, uint64_t *allowance_bytes)
+{
+    for (uint64_t u = run->complete; u < run->opened; u++) {
+        struct slot *s = &run->slots[u % run->depth];
+
+        for (uint32_t i = first_waiting(s); i < s->plan->nsteps && !run_stopped(run); i++) {
+            if (!step_is_message(&s->plan->steps[i]) || !step_ready(run, s, i))
+                continue;
+            if (*allowance_bytes == 0)
+                return RUN_MORE;
+            charge(allowance_bytes, messages_issue(run, s, i));
+        }
+    }
+    return 0;
+}
+
 /* Messages first: others wait for them. Return: 0, there is nothing to issue; or a condition. */
 static int issue_all(struct run *run, uint64_t *allowance_bytes)
 {
@@ -396,11 +428,12 @@ static int issue_all(struct run *run, uint64_t *allowance_bytes)
     if (r > 0)
         return r;
     while (!run_stopped(run)) {
-        if (run->spec.network && find_step(run, true, &s, &step)) {
-            if (*allowance_bytes == 0)
-                return RUN_MORE;
-            charge(allowance_bytes, messages_issue(run, s, step));
-        } else if (find_step(run, false, &s, &step)) {
+        r = run->spec.network ? issue_messages(run, allowance_bytes) : 0;
+        if (r > 0)
+            return r;
+        if (run_stopped(run))
+            return 0;
+        if (find_task(run, &s, &step)) {
             r = issue_step(run, s, step, allowance_bytes);
             if (r > 0)
                 return r;

@@ -8,6 +8,7 @@
 
 #include "daemon/device/device.h"
 #include "daemon/plan/chunk.h"
+#include "daemon/plan/contents.h"
 #include "daemon/plan/exchange.h"
 #include "daemon/plan/placement.h"
 #include "daemon/plan/plan.h"
@@ -65,8 +66,8 @@ enum run_start {
     RUN_AT_ONCE,
     RUN_HELD, /* until engine_release() it does only what writes no output, and no messages */
     /* As held; and what it sends is collected before engine_submit() returns, if that can be done
-     * at once: run_enclosed(). Of runs of one unit whose plan sends first (plan_sends_first). What
-     * touches memory of GPUs is only held: nothing of that can be done at once. */
+     * at once: run_enclosed(). Of runs with contents whose plan sends first. What touches memory
+     * of GPUs is only held: nothing of that can be done at once. */
     RUN_ENCLOSING,
     /* As held, but messages whose bytes lie in no output go. Nothing may be enclosed by anybody. */
     RUN_EARLY,
@@ -84,6 +85,8 @@ struct run_spec {
     uint64_t piece_length;
     /* of a whole piece; of the last one of a whole chunk; of the last one of all */
     const struct plan *full, *last, *tail;
+    /* of `tail`, where that is all; NULL: nothing is enclosed, and nothing comes so */
+    const struct contents *contents;
     /* the exchanges only, instead of plans */
     const struct algorithm *algorithm;
     const struct exchange *exchange;

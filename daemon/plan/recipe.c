@@ -4,12 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/plan/price.h"
+
 /* ---- one */
 
 static void forget_plans(struct recipe *r)
 {
     for (size_t i = 0; i < ARRAY_SIZE(r->plans); i++)
         plan_fini(&r->plans[i]);
+    r->contents = contents_free(r->contents);
 }
 
 static struct recipe *recipe_new(const struct descriptor *d, uint64_t piece)
@@ -106,6 +109,18 @@ static int emit_all(struct recipe *r, const struct frame *f)
     return 0;
 }
 
+/* Only a single piece may be sent as letters. */
+static int list_contents(struct recipe *r, const struct frame *f)
+{
+    const struct choice *c = &r->choice;
+
+    if (!f->nodes || collective_get(r->d.kind)->flags & COLLECTIVE_PAIR || c->chunking.chunks > 1 ||
+        c->piece_length < c->chunking.length)
+        return 0;
+    return contents_new(r->tail, f->nodes->nnodes, r->width,
+                        r->width * price_wide(r->d.op, r->d.dtype), &r->contents);
+}
+
 int recipe_decide(struct recipe *r, const struct frame *f, struct error *e)
 {
     const struct collective *c = collective_get(r->d.kind);
@@ -119,7 +134,7 @@ int recipe_decide(struct recipe *r, const struct frame *f, struct error *e)
         if (result < 0)
             return result;
     }
-    if (r->choice.chunking.chunks && emit_all(r, f) < 0) {
+    if (r->choice.chunking.chunks && (emit_all(r, f) < 0 || list_contents(r, f) < 0)) {
         forget_plans(r);
         return error_set(e, ERROR_NO_MEMORY, "%s: no memory for a plan", c->name);
     }

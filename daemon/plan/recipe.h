@@ -8,6 +8,7 @@
 #define DAEMON_PLAN_RECIPE_H
 
 #include "daemon/plan/choice.h"
+#include "daemon/plan/contents.h"
 #include "shared/list.h"
 
 /* Immutable once decided, but for its references. */
@@ -26,7 +27,8 @@ struct recipe {
     /* this node's of a whole piece, of the last one of a chunk, and of the last of all; the same
      * plan where they are as long, an empty one where nothing moves */
     const struct plan *full, *last, *tail;
-    struct plan plans[3]; /* what these point to */
+    struct plan plans[3];      /* what these point to */
+    struct contents *contents; /* of `tail`, where that is all there is between nodes; else NULL */
 };
 
 struct recipe *recipe_ref(struct recipe *r);

@@ -387,6 +387,16 @@ static void bind(struct operation *o, uint32_t node, struct mapping *mapping)
             m->mappings[m->nmappings++] = o->maps[placement_rank(o->nodes, node, i)];
 }
 
+static void list_contents(const struct operation *o, struct part *p)
+{
+    const uint32_t width = (uint32_t)o->width;
+
+    if (!o->w.exchange && o->chunking.chunks == 1 && o->piece >= o->chunking.length)
+        assert_int_equal(contents_new(&p->tail, o->nodes->nnodes, width,
+                                      width * price_wide(o->w.d.op, o->w.d.dtype), &p->contents),
+                         0);
+}
+
 void operation_prepare(struct operation *o, uint32_t node, enum run_start start,
                        struct mapping *mapping)
 {
@@ -403,6 +413,7 @@ void operation_prepare(struct operation *o, uint32_t node, enum run_start start,
     if (!p->run)
         assert_int_equal(run_new(WORLD_RANKS, DEPTH_MAX, &p->run), 0);
     bind(o, node, mapping);
+    list_contents(o, p);
     if (!p->fence && any_below(100) < gpu_percent && !o->at_home)
         p->fence = flaky_gpus_fence(daemons[node].gpus, any_below(3));
     assert_int_equal(run_prepare(p->run,
@@ -414,6 +425,7 @@ void operation_prepare(struct operation *o, uint32_t node, enum run_start start,
                                      .full = &p->full,
                                      .last = &p->last,
                                      .tail = &p->tail,
+                                     .contents = p->contents,
                                      .algorithm = o->algorithm,
                                      .exchange = o->w.exchange,
                                      .memory = run_memory(p->run),
@@ -477,6 +489,7 @@ void operation_finish(struct operation *o)
         p->fence = fence_unref(p->fence);
         run_free(daemons[i].spare);
         daemons[i].spare = steal(&p->run);
+        p->contents = contents_free(p->contents);
         if (!o->w.exchange) {
             plan_fini(&p->full);
             plan_fini(&p->last);

@@ -54,6 +54,7 @@ void daemons_turn(uint32_t nnodes);
 /* One node's part of an operation. */
 struct part {
     struct plan full, last, tail;
+    struct contents *contents; /* of an operation of one piece; else NULL */
     struct run *run;
     struct run_network network;
     struct run_letter letters[NODES_MAX];

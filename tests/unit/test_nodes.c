@@ -9,6 +9,7 @@
 
 #include "daemon/plan/check.h"
 #include "daemon/plan/chunk.h"
+#include "daemon/plan/contents.h"
 #include "daemon/plan/price.h"
 #include "tests/unit/nodes.h"
 
@@ -309,6 +310,99 @@ TEST(every_exchange_row_moves_whole_rows_to_their_places)
                 }
 }
 
+/* ---------------------------------------------------------------- claims: letters */
+
+static void plan_message(struct plan *p, enum step_kind kind, uint32_t peer, uint32_t tag,
+                         struct span span)
+{
+    plan_step(p, (struct step){ kind, p->nchannels, STEP_NONE, .peer = peer, .tag = tag });
+    (kind == STEP_SEND ? plan_source : plan_destination)(p, span);
+}
+
+TEST(messages_lie_in_letters_by_node_and_by_tag)
+{
+    _cleanup_(plan_fini) struct plan p;
+    struct contents *c;
+
+    plan_init(&p, 2);
+    plan_message(&p, STEP_SEND, 2, 1, (struct span){ BUFFER_PARTIAL, 0, 0, 3 });
+    plan_message(&p, STEP_RECV, 0, 8, (struct span){ BUFFER_SCRATCH, 0, 0, 7 });
+    plan_message(&p, STEP_SEND, 2, 0, (struct span){ BUFFER_IN, SPAN_EACH, 0, 5 });
+    plan_message(&p, STEP_SEND, 0, 4, (struct span){ BUFFER_IN, 1, 0, 11 });
+    plan_message(&p, STEP_RECV, 0, 2, (struct span){ BUFFER_OUT, 1, 0, 13 });
+    plan_add(&p, STEP_COPY, (struct span){ BUFFER_IN, 0, 0, 1 },
+             (struct span){ BUFFER_OUT, 0, 0, 1 });
+
+    assert_int_equal(contents_new(&p, 3, 2, 4, &c), 0);
+    assert_int_equal(c->nsends, 3);
+    assert_true(c->sends_first);
+    assert_memory_equal(c->bytes, ((uint64_t[]){ 12, 14, 20, 22, 26, 0 }), 6 * sizeof(uint64_t));
+    assert_memory_equal(c->at, ((uint64_t[]){ 42, 26, 22, 0, 0, 0 }), 6 * sizeof(uint64_t));
+    assert_memory_equal(c->leaves_at, ((uint64_t[]){ 0, 22, 22, 54 }), 4 * sizeof(uint64_t));
+    assert_memory_equal(c->comes, ((uint64_t[]){ 40, 0, 0 }), 3 * sizeof(uint64_t));
+    assert_null(contents_free(c));
+}
+
+/* Whether a message that comes has been put where it is looked for. */
+static bool lies_there(const struct plan *p, const struct contents *c, uint32_t from,
+                       const struct plan *q, const struct contents *d, uint32_t i)
+{
+    const struct step *recv = &q->steps[i];
+
+    for (uint32_t k = 0; k < p->nsteps; k++)
+        if (p->steps[k].kind == STEP_SEND && p->steps[k].tag == recv->tag &&
+            c->at[k] - c->leaves_at[p->steps[k].peer] == d->at[i] && c->bytes[k] == d->bytes[i])
+            return recv->peer == from;
+    return false;
+}
+
+/* All that node j sends node k. */
+static void assert_alike(const struct chunk *chunk, struct contents *const *c, uint32_t j,
+                         uint32_t k)
+{
+    const struct plan *q = &chunk->plans[k];
+
+    assert_int_equal(c[j]->leaves_at[k + 1] - c[j]->leaves_at[k], c[k]->comes[j]);
+    for (uint32_t i = 0; i < q->nsteps; i++)
+        if (q->steps[i].kind == STEP_RECV && q->steps[i].peer == j)
+            assert_true(lies_there(&chunk->plans[j], c[j], j, q, c[k], i));
+}
+
+static void letters_try(const struct algorithm *a, const struct placement *p)
+{
+    const struct world w = world_of(a->kind, DTYPE_BF16, OPERATOR_SUM, p, 5);
+    struct contents *c[WORLD_NODES];
+    _cleanup_(chunk_fini) struct chunk chunk;
+
+    chunk_init(&chunk, p);
+    if (!a->fits(&w.d, p->nnodes))
+        return;
+    chunk_emit(&chunk, a, args_of(&w, 5));
+    for (uint32_t j = 0; j < p->nnodes; j++)
+        assert_int_equal(contents_new(&chunk.plans[j], p->nnodes, 2, 4, &c[j]), 0);
+    for (uint32_t j = 0; j < p->nnodes; j++)
+        for (uint32_t k = 0; k < p->nnodes; k++)
+            assert_alike(&chunk, c, j, k);
+    for (uint32_t j = 0; j < p->nnodes; j++)
+        contents_free(c[j]);
+}
+
+TEST(both_ends_of_a_letter_know_it_alike)
+{
+    for (const struct algorithm *a = algorithms; a->kind != COLLECTIVE_NONE; a++)
+        for (uint32_t nnodes = 2; nnodes <= 5; nnodes++)
+            for (uint32_t ranks = 0; ranks <= 3; ranks++) {
+                const struct collective *c = collective_get(a->kind);
+
+                if (c->shape == SHAPE_EXCHANGE || c->flags & COLLECTIVE_PAIR)
+                    continue;
+
+                _cleanup_(placement_freep) struct placement *p = placement_of(nnodes, ranks);
+
+                letters_try(a, p);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -318,6 +412,8 @@ int main(void)
         cmocka_unit_test(every_row_is_sound_and_gives_the_canonical_bits),
         cmocka_unit_test(within_the_least_budget_there_is_a_row),
         cmocka_unit_test(every_exchange_row_moves_whole_rows_to_their_places),
+        cmocka_unit_test(messages_lie_in_letters_by_node_and_by_tag),
+        cmocka_unit_test(both_ends_of_a_letter_know_it_alike),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

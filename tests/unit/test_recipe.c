@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "daemon/plan/placement.h"
 #include "daemon/plan/recipe.h"
 
 #define TUNED (1u << 20)
@@ -166,6 +167,35 @@ TEST(its_plans_are_those_of_a_full_chunk_and_of_the_last)
     recipe_unref(r);
 }
 
+/* Of four ranks, on two nodes or (`alone`) on one. */
+static bool has_contents(enum collective_id kind, uint64_t n, uint64_t budget, bool alone)
+{
+    _cleanup_(placement_freep) struct placement *two = NULL;
+    struct frame f = { .table = &table };
+    struct descriptor d = of_count(kind, n);
+    struct recipe *r;
+    bool has;
+
+    assert_int_equal(placement_new_even(2, 2, &two), 0);
+    f.nodes = alone ? NULL : two;
+    d.budget = budget;
+    recipes_fini(&recipes);
+    r = find(&d);
+    assert_int_equal(recipe_decide(r, &f, &e), 0);
+    has = r->contents != NULL;
+    recipe_unref(r);
+    return has;
+}
+
+TEST(only_a_single_piece_between_nodes_has_contents_of_letters)
+{
+    assert_true(has_contents(COLLECTIVE_ALL_REDUCE, 17, BUDGET_NONE, false));
+    assert_false(has_contents(COLLECTIVE_ALL_REDUCE, 17, 4 * 4 * 16, false));
+    assert_false(has_contents(COLLECTIVE_ALL_REDUCE, 17, BUDGET_NONE, true));
+    assert_false(has_contents(COLLECTIVE_ALL_REDUCE, 0, BUDGET_NONE, false));
+    assert_false(has_contents(COLLECTIVE_SEND, 17, BUDGET_NONE, false));
+}
+
 TEST(a_pair_is_planned_for_two_however_many_there_are)
 {
     const struct frame ring = { .table = &table, .forced = "ring" };
@@ -278,6 +308,7 @@ int main(void)
         CASE(a_wrong_descriptor_is_refused_in_its_words_and_not_kept),
         CASE(tensors_are_measured_by_the_rule_of_their_kind),
         CASE(its_plans_are_those_of_a_full_chunk_and_of_the_last),
+        CASE(only_a_single_piece_between_nodes_has_contents_of_letters),
         CASE(a_pair_is_planned_for_two_however_many_there_are),
         CASE(nothing_to_move_is_decided_too),
         CASE(what_cannot_be_decided_says_so_each_time),
