@@ -16,8 +16,15 @@
 #define HUGE_BYTES    (UINT64_C(2) << 20)
 #define MADV_COLLAPSE 25 /* Linux 6.1; not in every <sys/mman.h> */
 
-/* 64 bytes, as far as the compiler's target has registers for them. */
-typedef float vector __attribute__((vector_size(64), aligned(4)));
+/* As wide as the registers of the target: wider ones the compiler copies through memory. */
+#ifdef __AVX512F__
+#define VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
+typedef float vector __attribute__((vector_size(VECTOR_BYTES), aligned(4)));
 #define LANES (sizeof(vector) / sizeof(float))
 
 struct worker {
