@@ -337,8 +337,10 @@ void conn_lost(struct ruccl_conn *c)
     end_lost(c);
 }
 
-/* Some of what has arrived by either way. */
-static bool read_batch(struct ruccl_conn *c, bool (*read_one)(struct ruccl_conn *c))
+/* Some of what has arrived by either way; all of it, if that is less than a batch. Return: how
+ * many.
+ */
+static int read_batch(struct ruccl_conn *c, bool (*read_one)(struct ruccl_conn *c))
 {
     int n = 0;
 
@@ -346,18 +348,21 @@ static bool read_batch(struct ruccl_conn *c, bool (*read_one)(struct ruccl_conn 
         n++;
     if (n)
         conn_wake(c);
-    return n > 0;
+    return n;
 }
 
 void conn_poll(struct ruccl_conn *c)
 {
-    bool news;
+    const uint32_t mail = rings_mail(&c->rings);
+    int from_ring, from_socket;
 
     if (c->leading)
         return;
-    news = read_batch(c, read_ring);
-    news |= read_batch(c, read_socket);
-    if (news)
+    from_ring = read_batch(c, read_ring);
+    from_socket = read_batch(c, read_socket);
+    if (from_socket < READ_BATCH)
+        rings_take_mail(&c->rings, mail);
+    if (from_ring + from_socket)
         announce_news(c);
 }
 
@@ -394,20 +399,26 @@ static bool look_at_ring(struct ruccl_conn *c, int64_t deadline)
     return found;
 }
 
-/* Not where the socket has to be waited at: for room in it, or for the user's loop, which is not
- * rung. Return: as rings_sleep(). */
+/*
+ * Not where the socket has to be waited at: for room in it, or for the user's loop, which is not
+ * rung; or since the kernel cannot wait so, before Linux 5.16 or by a filter's word. A nudge that
+ * came too late to end the sleep still ends this. Return: whether to look for what there is.
+ */
 static bool sleep_at_bells(struct ruccl_conn *c, uint32_t nudges, int64_t deadline)
 {
-    bool woken;
+    const uint32_t bell = c->rings.bell;
+    int r;
 
-    if (!c->rings.memory || c->blocked || c->loop >= 0)
+    if (!c->rings.memory || bell == BELL_NONE || c->blocked || c->loop >= 0)
         return false;
     c->at_bells = true;
     pthread_mutex_unlock(&c->lock);
-    woken = rings_sleep(&c->rings, nudges, deadline);
+    r = rings_sleep(&c->rings, bell, nudges, deadline);
     pthread_mutex_lock(&c->lock);
     c->at_bells = false;
-    return woken;
+    if (r < 0)
+        c->rings.bell = BELL_NONE;
+    return r == 0 || atomic_load(&c->rings.nudges) != nudges;
 }
 
 /* A while at the ring, then one sleep, and what comes of it. */
@@ -426,7 +437,7 @@ static void lead(struct ruccl_conn *c, int64_t deadline)
         announce_news(c);
     if (fds[1].revents)
         eventfd_read(c->nudge, &ignored);
-    if (rings_tell_of_mail(&c->rings) || fds[0].revents & ~POLLOUT)
+    if (rings_have_mail(&c->rings) || fds[0].revents & ~POLLOUT)
         conn_poll(c);
     if (fds[0].revents & POLLOUT) {
         c->blocked = false;

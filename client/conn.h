@@ -3,8 +3,8 @@
  *
  * The library has no threads. Of the threads that wait, one is the leader: it looks at the ring for
  * a while, then sleeps, first at the bells and then in poll() on the socket, and hands replies to
- * whoever they are for, while the others sleep on conditions of their own. On leaving it appoints the next. Nobody looks or
- * sleeps with the lock held.
+ * whoever they are for, while the others sleep on conditions of their own. On leaving it appoints
+ * the next. Nobody looks or sleeps with the lock held.
  *
  * Unless told otherwise, functions are called with the lock held (conn_enter), and those that wait
  * let go of it meanwhile.
@@ -51,7 +51,7 @@ struct ruccl_conn {
     struct error end; /* why the connection is of no more use; ERROR_NONE while it is */
 
     int socket;
-    int nudge; /* eventfd: the leader, in poll(), is to look at `blocked` again */
+    int nudge; /* eventfd: the leader, in poll(), is to look again at what it waits for */
     int loop;  /* epoll for the user's own loop, of `socket` and `news`; -1 until asked for */
     int news;  /* eventfd: something was read outside of ruccl_dispatch() */
 

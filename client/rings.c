@@ -19,8 +19,8 @@
 #define TRIALS_NS    (1 << 24)
 #define PATIENCE     4u /* yields that did not let the daemon run: only sleep does */
 
-#define SLEEP_NS  100000000 /* at the bells; a daemon that dies is found out then */
-#define NS_PER_S  1000000000
+#define SLEEP_NS 100000000 /* at the bells; a daemon that dies is found out then */
+#define NS_PER_S 1000000000
 
 static int map_bells(struct rings *r, int fd, struct error *e)
 {
@@ -154,17 +154,19 @@ void rings_hear(struct rings *r, const char *id)
         r->bell = bell_of(id);
 }
 
-static bool has_mail(const struct rings *r)
+uint32_t rings_mail(const struct rings *r)
 {
-    return atomic_load_explicit(&r->daemon->mail, memory_order_acquire) != r->mail;
+    return r->memory ? atomic_load_explicit(&r->daemon->mail, memory_order_acquire) : 0;
 }
 
-bool rings_tell_of_mail(struct rings *r)
+bool rings_have_mail(const struct rings *r)
 {
-    if (!r->memory || !has_mail(r))
-        return false;
-    r->mail = atomic_load_explicit(&r->daemon->mail, memory_order_acquire);
-    return true;
+    return rings_mail(r) != r->mail;
+}
+
+void rings_take_mail(struct rings *r, uint32_t mail)
+{
+    r->mail = mail;
 }
 
 /* What rings before this is for the caller to find. */
@@ -175,25 +177,21 @@ static struct futex_waitv wait_for(const _Atomic uint32_t *bell)
                                  .flags = FUTEX_32 };
 }
 
-bool rings_sleep(struct rings *r, uint32_t nudges, int64_t deadline)
+int rings_sleep(struct rings *r, uint32_t bell, uint32_t nudges, int64_t deadline)
 {
     const int64_t until = MIN(deadline, conn_now() + SLEEP_NS);
     struct timespec t = { .tv_sec = until / NS_PER_S, .tv_nsec = until % NS_PER_S };
-    struct futex_waitv waits[] = { wait_for(&r->bells->rung[r->bell]), wait_for(&r->daemon->bell),
+    struct futex_waitv waits[] = { wait_for(&r->bells->rung[bell]), wait_for(&r->daemon->bell),
                                    wait_for(&r->nudges) };
 
     waits[2].val = nudges;
     waits[2].flags |= FUTEX_PRIVATE_FLAG;
-    if (r->bell == BELL_NONE)
-        return false;
-    if (has_mail(r) || !ring_arm(&r->replies, r->bell))
-        return true;
+    if (rings_have_mail(r) || !ring_arm(&r->replies, bell))
+        return 0;
     if (syscall(SYS_futex_waitv, waits, ARRAY_SIZE(waits), 0, &t, CLOCK_MONOTONIC) >= 0 ||
         errno == EAGAIN || errno == EINTR)
-        return true;
-    if (errno != ETIMEDOUT)
-        r->bell = BELL_NONE; /* before Linux 5.16, or not allowed */
-    return false;
+        return 0;
+    return errno == ETIMEDOUT ? RINGS_TIMEOUT : -errno;
 }
 
 void rings_nudge(struct rings *r)

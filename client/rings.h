@@ -18,9 +18,9 @@ struct rings {
     const struct bells *bells;
     const struct daemon_rings *daemon; /* whose bell is heard */
     uint32_t bell;                     /* as is this one; BELL_NONE: the kernel cannot wait so */
-    uint32_t mail;                     /* daemon_rings::mail when last looked at */
+    uint32_t mail;                     /* of daemon_rings::mail, how much has been taken */
     _Atomic uint32_t nudges;           /* of a sleeper, by another thread */
-    int64_t spin_ns;             /* before sleeping */
+    int64_t spin_ns;                   /* before sleeping */
     unsigned misses; /* looks that found nothing, and waits without one, since the last that did */
 };
 
@@ -40,14 +40,22 @@ void rings_hear(struct rings *r, const char *id);
 bool rings_look(struct rings *r, int64_t deadline);
 
 /*
- * Then: sleeps until a bell rings, or rings_nudge() has been called since there were so many
- * `nudges`; for a moment only, since the socket, which tells of the daemon's end, is not heard.
- * Return: whether to look at the ring; false: the socket is to be waited at.
+ * Then, likewise: sleeps until `bell`, the one that is heard, or the connection's own rings, or
+ * rings_nudge() has been called since there were so many `nudges`; for a moment only, since the
+ * socket, which tells of the daemon's end, is not heard. Return: 0, what there is to find is to be
+ * looked for; RINGS_TIMEOUT; or -errno: the kernel cannot wait so. But for 0, the socket is to be
+ * waited at.
  */
-bool rings_sleep(struct rings *r, uint32_t nudges, int64_t deadline);
+int rings_sleep(struct rings *r, uint32_t bell, uint32_t nudges, int64_t deadline);
 
-/* Whether something has been sent by the socket since this was last asked. */
-bool rings_tell_of_mail(struct rings *r);
+/* Condition of rings_sleep() */
+#define RINGS_TIMEOUT 1
+
+/* How much has been sent by the socket to clients that do not hear it; whether there is more than
+ * was taken; and that all up to `mail` has been. */
+uint32_t rings_mail(const struct rings *r);
+bool rings_have_mail(const struct rings *r);
+void rings_take_mail(struct rings *r, uint32_t mail);
 
 void rings_nudge(struct rings *r);
 

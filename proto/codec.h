@@ -12,8 +12,8 @@
 #include "shared/collective.h"
 #include "shared/error.h"
 
-#define CODEC_VERSION_MIN 1u
-#define CODEC_VERSION_MAX 1u
+#define CODEC_VERSION_MIN 2u
+#define CODEC_VERSION_MAX 2u
 
 #define CODEC_NAME_MAX      63u  /* bytes of a client's or communicator's name, without the zero */
 #define CODEC_ID_MAX        128u /* bytes of a communicator id */

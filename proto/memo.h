@@ -2,8 +2,8 @@
  * Memos: what is known of a message's bytes, so that one that differs in a few numbers alone need
  * be neither taken apart nor put together anew. No I/O, no memory of its own.
  *
- * The message is a serial (field 1, a varint) and one body; in the body some fields vary. It is the
- * one place that looks into the encoding itself (protobuf.dev/programming-guides/encoding): a field
+ * The message is a serial (field 1, a varint) and one body; in the body some fields vary. This
+ * and peer_repeat.c look into the encoding itself (protobuf.dev/programming-guides/encoding): a field
  * is a key, field << 3 | type, and a value; a varint has seven bits a byte, the lowest first, and
  * the top bit set in all bytes but the last; a field that is zero is left out.
  */
@@ -23,7 +23,7 @@ struct memo_field {
 
 struct memo_place {
     uint8_t at;
-    uint8_t len;          /* 0: it is left out */
+    uint8_t len; /* 0: it is left out */
     bool fixed;
     uint64_t least, most; /* the values that take so many bytes */
 };

@@ -153,6 +153,8 @@ static void keep(struct peer_repeats *p, const struct agreement *a, const struct
     p->known[i].agree = *agree;
     p->known[i].part = agree->parts[0];
     p->known[i].agree.parts = &p->known[i].part;
+    p->known[i].agree.rows = NULL; /* of neither are there any */
+    p->known[i].agree.colors = NULL;
 }
 
 /* ---- decoding */
@@ -168,7 +170,8 @@ static bool recall(const struct peer_repeats *p, const struct agreement *a, stru
             continue;
         *ret = p->known[i].agree;
         ret->sequence = a->sequence;
-        return read_enclosed(a->rest + len, a->end, ret);
+        if (read_enclosed(a->rest + len, a->end, ret)) /* else it only begins like this one */
+            return true;
     }
     return false;
 }

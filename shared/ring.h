@@ -8,8 +8,8 @@
  *
  * A consumer about to sleep arms the ring and looks once more. A producer that finds it armed rings
  * a bell, by other means, once for every arming; where there are several bells, the arming says
- * which one is heard. So no message is overlooked, and a consumer that is awake (ring_disarm) is not
- * rung.
+ * which one is heard. So no message is overlooked, and a consumer that is awake (ring_disarm) is
+ * not rung.
  */
 #ifndef SHARED_RING_H
 #define SHARED_RING_H
@@ -74,8 +74,8 @@ uint32_t ring_taken_bell(const struct ring_out *r);
  */
 int ring_take(struct ring_in *r, void *bytes, uint32_t *ret_len);
 bool ring_is_empty(const struct ring_in *r);
-/* Before sleeping where `bell` is heard. Return: whether to sleep; false: there is something to take
- * first. */
+/* Before sleeping where `bell` is heard. Return: whether to sleep; false: there is something to
+ * take first. */
 bool ring_arm(struct ring_in *r, uint32_t bell);
 /* Awake again, and looking by itself. */
 void ring_disarm(struct ring_in *r);

@@ -265,6 +265,7 @@ void op_give_run(struct op *op)
     if (!c->spare_run)
         c->spare_run = steal(&op->run);
     op->run = run_free(op->run);
+    op->recipe = recipe_unref(op->recipe);
 }
 
 /* Memory is let go before anyone is told: who hears of the end may free or reuse it. */

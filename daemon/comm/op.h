@@ -53,7 +53,8 @@ struct op {
     struct persistent *persistent; /* what it starts, or has made; NULL: neither */
     struct split_part *children;   /* [ranks]: what it has made of a split */
     struct run *run;
-    uint64_t peak_bytes; /* of its run, once that is over */
+    struct recipe *recipe; /* that the run is of; NULL: it is of none, or there is no run */
+    uint64_t peak_bytes;   /* of its run, once that is over */
 
     /* between nodes */
     struct remote **remotes;    /* [nnodes]: what the others ask; in the operation's own memory */

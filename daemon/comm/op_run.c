@@ -204,13 +204,15 @@ int op_start_run(struct op *op, enum run_start start)
 {
     const struct arrival *a = op_first(op);
     const struct offer *o = op->offer;
-    const struct recipe *recipe = op->persistent ? op->persistent->recipe : a->recipe;
+    struct recipe *recipe = op->persistent ? op->persistent->recipe : a->recipe;
     const struct descriptor *d = recipe ? &recipe->d : &a->d;
     int r;
 
     r = take_run(op);
     if (r < 0)
         return r;
+    recipe_unref(op->recipe);
+    op->recipe = recipe ? recipe_ref(recipe) : NULL;
     r = run_prepare(op->run,
                     &(struct run_spec){
                         .d = d,

@@ -85,7 +85,7 @@ struct run_spec {
     uint64_t piece_length;
     /* of a whole piece; of the last one of a whole chunk; of the last one of all */
     const struct plan *full, *last, *tail;
-    /* of `tail`, where that is all; NULL: nothing is enclosed, and nothing comes so */
+    /* of `tail`, where that is all and may be enclosed; NULL: nothing is, and nothing comes so */
     const struct contents *contents;
     /* the exchanges only, instead of plans */
     const struct algorithm *algorithm;

@@ -109,12 +109,13 @@ static int emit_all(struct recipe *r, const struct frame *f)
     return 0;
 }
 
-/* Only a single piece may be sent as letters. */
+/* Only a single piece may be sent as letters, and only where each node tells each. */
 static int list_contents(struct recipe *r, const struct frame *f)
 {
     const struct choice *c = &r->choice;
 
-    if (!f->nodes || collective_get(r->d.kind)->flags & COLLECTIVE_PAIR || c->chunking.chunks > 1 ||
+    if (!f->nodes || f->nodes->nnodes > f->table->tree_above ||
+        collective_get(r->d.kind)->flags & COLLECTIVE_PAIR || c->chunking.chunks > 1 ||
         c->piece_length < c->chunking.length)
         return 0;
     return contents_new(r->tail, f->nodes->nnodes, r->width,

@@ -1,7 +1,6 @@
 #include "daemon/server/bells.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -25,7 +24,9 @@ static int belfry_new(struct list *belfries, uid_t uid, struct belfry **ret)
     }
     b->bells = memory;
     b->uid = uid;
-    list_append(belfries, &b->link);
+    list_init(&b->link);
+    if (belfries)
+        list_append(belfries, &b->link);
     *ret = b;
     return 0;
 }
@@ -35,9 +36,10 @@ int belfry_get(struct list *belfries, uid_t uid, struct belfry **ret)
     struct belfry *b, *found = NULL;
     int r = 0;
 
-    list_for_each(b, belfries, link)
-        if (b->uid == uid)
-            found = b;
+    if (belfries)
+        list_for_each(b, belfries, link)
+            if (b->uid == uid)
+                found = b;
     if (!found)
         r = belfry_new(belfries, uid, &found);
     if (r < 0)
@@ -58,8 +60,8 @@ struct belfry *belfry_put(struct belfry *b)
     return NULL;
 }
 
-void bell_ring(_Atomic uint32_t *bell)
+void bell_ring(_Atomic uint32_t *bell, unsigned most)
 {
     atomic_fetch_add_explicit(bell, 1, memory_order_release);
-    syscall(SYS_futex, bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, bell, FUTEX_WAKE, most, NULL, NULL, 0);
 }

@@ -20,12 +20,13 @@ struct belfry {
     uint32_t due[1u << RING_BELL_BITS]; /* how many are to be rung by each; 0 between two turns */
 };
 
-/* Among `belfries`, made if need be; a reference. Return: 0, or -errno. */
+/* Among `belfries`, made if need be; NULL: one that nobody else will get. A reference. Return: 0,
+ * or -errno. */
 int belfry_get(struct list *belfries, uid_t uid, struct belfry **ret);
 /* Gives the reference back; NULL is fine. Return: NULL. */
 struct belfry *belfry_put(struct belfry *b);
 
-/* Wakes all who sleep at a bell. */
-void bell_ring(_Atomic uint32_t *bell);
+/* Wakes those who sleep at a bell, `most` at most: a client could have any number sleep there. */
+void bell_ring(_Atomic uint32_t *bell, unsigned most);
 
 #endif

@@ -16,6 +16,16 @@
 #define TAKES_PER_TURN 64u  /* requests of one session before the others have their turn */
 #define CROWDED_US     200u /* that others had the CPU when we gave it away */
 
+/* Who has the overflow uid is nobody in particular, and shares with nobody. */
+static int open_belfry(struct session *s, struct error *e)
+{
+    struct service *service = s->service;
+    struct list *belfries = s->uid == service->overflow_uid ? NULL : &service->belfries;
+    int r = belfry_get(belfries, s->uid, &s->belfry);
+
+    return r < 0 ? error_set_errno(e, -r, "make the bells") : 0;
+}
+
 void session_rings_open(struct session *s, const struct request *r, struct packet *p)
 {
     struct device *device = s->service->device;
@@ -24,18 +34,14 @@ void session_rings_open(struct session *s, const struct request *r, struct packe
     struct client_rings *client;
     struct daemon_rings *ours;
     const struct fault_area *before;
-    int error;
 
     if (!s->service->config->rings || s->rings) {
         session_refuse(s, s->rings ? "a second rings_open" : "rings_open, but rings are off");
         return;
     }
     device_import_memfd(device, p->fds[0], sizeof(*client), &memory, &e);
-    if (memory && (error = belfry_get(&s->service->belfries, s->uid, &s->belfry)) < 0) {
-        error_set_errno(&e, -error, "the bells");
-        memory = mapping_unref(memory);
-    }
-    if (!memory) {
+    if (!memory || open_belfry(s, &e) < 0) {
+        mapping_unref(memory);
         session_reply_done(s, r->serial, &e);
         return;
     }
@@ -227,9 +233,9 @@ static void session_ring(struct session *s)
     if (bell == BELL_NONE)
         session_send_bell(s);
     else if (*due == 1)
-        bell_ring(&s->ours->bell);
+        bell_ring(&s->ours->bell, 1);
     else if (*due > 1)
-        bell_ring(&s->belfry->bells->rung[bell]);
+        bell_ring(&s->belfry->bells->rung[bell], s->belfry->refs);
     *due = 0;
 }
 
@@ -251,7 +257,7 @@ void session_ring_for_socket(struct session *s)
     if (!s->rings)
         return;
     atomic_fetch_add_explicit(&s->ours->mail, 1, memory_order_release);
-    bell_ring(&s->ours->bell);
+    bell_ring(&s->ours->bell, 1);
 }
 
 bool session_put_reply(struct session *s, const void *bytes, uint32_t len)

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,6 +165,8 @@ static void session_end(struct session *s)
 {
     assert(s->state == SESSION_DOOMED);
     session_say_goodbye(s);
+    shutdown(s->socket, SHUT_RDWR);
+    session_ring_for_socket(s);
     session_undo_members(s);
     session_undo_regions(s);
     session_undo_fences(s);
@@ -251,6 +254,17 @@ static void session_queue(struct session *s, const void *bytes, uint32_t len, in
     session_poll(s);
 }
 
+/* Until the socket has room; the descriptor is the caller's. */
+static void session_defer(struct session *s, const void *bytes, uint32_t len, int fd)
+{
+    const int kept = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+
+    if (fd >= 0 && kept < 0)
+        session_give_up(s, ERROR_SYSTEM, "no file descriptor for a reply that has to wait");
+    else
+        session_queue(s, bytes, len, kept);
+}
+
 int session_reply(struct session *s, const struct reply *reply, int fd)
 {
     uint8_t *out = s->service->out;
@@ -267,7 +281,7 @@ int session_reply(struct session *s, const struct reply *reply, int fd)
     if (list_empty(&s->outgoing))
         r = session_send(s, out, (uint32_t)len, fd);
     if (r == PACKET_AGAIN)
-        session_queue(s, out, (uint32_t)len, fd >= 0 ? dup(fd) : -1);
+        session_defer(s, out, (uint32_t)len, fd);
     else if (r < 0) /* a client that is gone is found out by its hang-up, and asked why */
         session_doom(s, "disconnected");
     return 0;

@@ -78,13 +78,13 @@ struct session {
     struct fault_area guard; /* of what reads them, against memory that is not there */
     struct ring_in requests;
     struct ring_out replies;
-    struct list awake_link;  // service::awake, while its ring is looked at unasked
-    struct list owed_link;   // service::owed, while it is to be rung
+    struct list awake_link; // service::awake, while its ring is looked at unasked
+    struct list owed_link;  // service::owed, while it is to be rung
     struct belfry *belfry;
     struct daemon_rings *ours; /* in the memory behind `cells` */
-    bool rang;               /* and nothing has been taken since */
-    bool stirred;            /* woken or answered, and not looked at since */
-    uint64_t awake_until_us; /* unless something comes */
+    bool rang;                 /* and nothing has been taken since */
+    bool stirred;              /* woken or answered, and not looked at since */
+    uint64_t awake_until_us;   /* unless something comes */
 
     struct map regions;  /* the client's number -> struct region */
     struct map memories; /* device and inode -> struct memory */
@@ -135,8 +135,8 @@ void session_rings_open(struct session *s, const struct request *r, struct packe
 void session_bell(struct session *s, const struct request *r, struct packet *p);
 /* Handles up to `limit` requests of the ring, if there is one; returns how many. */
 unsigned session_take_requests(struct session *s, unsigned limit);
-/* Puts a reply into the ring, and sees to it that the client is rung. False: there is no ring, or no
- * room. */
+/* Puts a reply into the ring, and sees to it that the client is rung. False: there is no ring, or
+ * no room. */
 bool session_put_reply(struct session *s, const void *bytes, uint32_t len);
 /* Rings a client that sleeps where the socket is not heard, when there is news at the socket. */
 void session_ring_for_socket(struct session *s);

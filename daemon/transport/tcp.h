@@ -24,10 +24,10 @@
 #define EAGER_OVERHEAD  256u        /* what a message counts for besides its bytes */
 #define EAGER_WINDOW    (4u << 20)  /* what one peer may have waiting with us */
 #define PART_BYTES_MAX  (1u << 20)
-#define TURN_BYTES_MAX  (256u << 10) /* each way: both ways are to be under way at once */
-#define ASKS_MAX        (1u << 16) /* of one peer, for messages that nobody has sent */
-#define OFFERS_MAX      (1u << 16) /* likewise, of messages that nobody has asked for */
-#define NOTES_MAX       (1u << 17) /* for one peer, who does not read them */
+#define TURN_BYTES      (256u << 10) /* one way; then it is the other's turn */
+#define ASKS_MAX        (1u << 16)   /* of one peer, for messages that nobody has sent */
+#define OFFERS_MAX      (1u << 16)   /* likewise, of messages that nobody has asked for */
+#define NOTES_MAX       (1u << 17)   /* for one peer, who does not read them */
 #define INPUT_BYTES     4096u
 
 enum frame_kind {

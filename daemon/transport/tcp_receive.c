@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#define PARTS_AT_ONCE  64
+#define PARTS_AT_ONCE 64
 
 /* ---- arrivals: eager bytes, or offers, that nobody has asked for */
 
@@ -443,7 +443,7 @@ void tcp_read(struct tcp_peer *p)
 {
     uint64_t bytes = 0;
 
-    while (!p->failure && bytes < TURN_BYTES_MAX) {
+    while (!p->failure && bytes < TURN_BYTES) {
         const uint64_t n = read_some(p);
 
         if (n == 0)

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define PARTS_AT_ONCE  64
+#define PARTS_AT_ONCE 64
 
 static const uint8_t zeros[64 << 10]; /* go instead of what a cancelled message still owes */
 
@@ -254,13 +254,13 @@ void tcp_write(struct tcp_peer *p)
 
     if (p->wants_out)
         return;
-    while (!p->failure && bytes < TURN_BYTES_MAX && next_frame(p)) {
+    while (!p->failure && bytes < TURN_BYTES && next_frame(p)) {
         const uint64_t n = write_some(p);
 
         if (n == 0)
             return;
         bytes += n;
     }
-    if (bytes >= TURN_BYTES_MAX)
+    if (bytes >= TURN_BYTES)
         tcp_peer_activate(p);
 }

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -12,6 +13,8 @@
 
 #define RANKS  4u
 #define ROUNDS 300
+
+#define SLEEP_US 100000 /* at the bells, when none rings */
 
 static struct harness harness;
 static struct stage *stage;
@@ -38,36 +41,68 @@ static void refuse_to_wait(struct part *me, int err)
     part_check(me, prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "a filter");
 }
 
-static void play_rank(struct stage *s, struct part *me)
-{
-    struct ruccl_conn *conn;
+struct rounds {
+    struct part *me;
     struct ruccl_comm comm;
+};
+
+/* A bell that is not heard costs what a sleep at the bells takes at most: too much for all. */
+static void *add_up(void *arg)
+{
+    struct rounds *r = arg;
+    const int64_t begun_us = stage_now_us();
     int32_t sum;
     const struct ruccl_tensor t = { .dtype = RUCCL_I32, .data = &sum };
+
+    for (int round = 0; round < ROUNDS; round++) {
+        sum = round;
+        part_ok(r->me, ruccl_all_reduce(r->comm, &t, &t, RUCCL_SUM), "all_reduce");
+        part_check(r->me, sum == (int32_t)RANKS * round, "the sum");
+    }
+    part_check(r->me, stage_now_us() - begun_us < ROUNDS * SLEEP_US / 4, "hearing the bells");
+    return NULL;
+}
+
+/* Two threads of one connection: one sleeps for both. */
+static void play_rank(struct stage *s, struct part *me)
+{
+    struct rounds rounds[2] = { { .me = me }, { .me = me } };
+    struct ruccl_conn *conn;
+    pthread_t thread;
 
     if (me->rank < 2)
         refuse_to_wait(me, me->rank ? EPERM : ENOSYS);
     conn = part_connect(s, me);
-    comm = part_join(s, me, conn, 0, me->rank, RANKS, NULL);
-    for (int round = 0; round < ROUNDS; round++) {
-        sum = round;
-        part_ok(me, ruccl_all_reduce(comm, &t, &t, RUCCL_SUM), "all_reduce");
-        part_check(me, sum == (int32_t)RANKS * round, "the sum");
-    }
-    part_ok(me, ruccl_leave(comm), "leave");
+    for (uint32_t i = 0; i < 2; i++)
+        rounds[i].comm = part_join(s, me, conn, i, me->rank, RANKS, NULL);
+    part_check(me, pthread_create(&thread, NULL, add_up, &rounds[1]) == 0, "a thread");
+    add_up(&rounds[0]);
+    pthread_join(thread, NULL);
+    for (uint32_t i = 0; i < 2; i++)
+        part_ok(me, ruccl_leave(rounds[i].comm), "leave");
     ruccl_close(conn);
 }
 
-/* Nobody looks, so everybody sleeps, every time. */
-TEST(ranks_that_hear_bells_and_ranks_that_cannot_work_together)
+static void play_with(const char *spin)
 {
-    const char *options[] = { "--set=spin=0us", NULL };
+    const char *options[] = { spin, NULL };
 
     harness_start(&harness, options);
     stage = stage_open(&harness);
     for (uint32_t rank = 0; rank < RANKS; rank++)
         stage_add(stage, rank, play_rank);
     stage_dismiss_all(stage);
+}
+
+/* Nobody looks, so everybody sleeps, every time. */
+TEST(ranks_that_hear_bells_and_ranks_that_cannot_work_together)
+{
+    play_with("--set=spin=0us");
+}
+
+TEST(ranks_that_look_before_they_sleep_hear_them_too)
+{
+    play_with("--set=spin=20us");
 }
 
 static void play_sleeper(struct stage *s, struct part *me)
@@ -105,6 +140,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(ranks_that_hear_bells_and_ranks_that_cannot_work_together,
                                   drop_curtain),
+        cmocka_unit_test_teardown(ranks_that_look_before_they_sleep_hear_them_too, drop_curtain),
         cmocka_unit_test_teardown(a_daemon_that_dies_ends_the_sleep_of_all, drop_curtain),
     };
 

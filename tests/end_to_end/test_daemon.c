@@ -413,7 +413,7 @@ static void without_descriptors_it_turns_away_and_lives(void **state)
         int pidfd = raw_pidfd(getpid());
 
         raw_connect(&c[n], d.socket);
-        raw_hello(&c[n], 1, 1, pidfd);
+        raw_hello(&c[n], CODEC_VERSION_MIN, CODEC_VERSION_MAX, pidfd);
         close(pidfd);
         if (!raw_receive(&c[n]) || c[n].reply.kind != REPLY_WELCOME)
             break;

@@ -57,7 +57,7 @@ static void open_rings_through_the_ring(struct raw *c)
 
 static void say_hello_through_the_ring(struct raw *c)
 {
-    raw_hello(c, 1, 1, -1);
+    raw_hello(c, CODEC_VERSION_MIN, CODEC_VERSION_MAX, -1);
 }
 
 static void put_garbage(struct raw *c)

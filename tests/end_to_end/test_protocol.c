@@ -51,12 +51,12 @@ TEST(a_version_gap_names_both_ranges)
     raw_connect(&c, d.socket);
     raw_hello(&c, 7, 9, pidfd);
     raw_expect_done(&c, ERROR_VERSION, "versions 7 to 9");
-    raw_expect_goodbye(&c, ERROR_VERSION, "1 to 1");
+    raw_expect_goodbye(&c, ERROR_VERSION, "2 to 2");
     raw_close(&c);
 
     raw_connect(&c, d.socket);
     raw_hello(&c, 1, 9, pidfd); /* a newer library that still speaks ours */
-    assert_int_equal(raw_expect(&c, REPLY_WELCOME)->welcome.version, 1);
+    assert_int_equal(raw_expect(&c, REPLY_WELCOME)->welcome.version, CODEC_VERSION_MAX);
     raw_close(&c);
     close(pidfd);
     daemon_stop(&d);
@@ -120,7 +120,7 @@ static void say_hello_twice(struct raw *c)
 {
     int pidfd = raw_pidfd(getpid());
 
-    raw_hello(c, 1, 1, pidfd);
+    raw_hello(c, CODEC_VERSION_MIN, CODEC_VERSION_MAX, pidfd);
     close(pidfd);
 }
 
@@ -245,22 +245,22 @@ TEST(the_first_message_must_be_a_true_hello)
     raw_close(&c);
 
     raw_connect(&c, d.socket);
-    raw_hello(&c, 1, 1, -1);
+    raw_hello(&c, CODEC_VERSION_MIN, CODEC_VERSION_MAX, -1);
     raw_expect_goodbye(&c, ERROR_PROTOCOL, "hello came with 0 file descriptors");
     raw_close(&c);
 
     raw_connect(&c, d.socket);
-    raw_hello(&c, 1, 1, memfd);
+    raw_hello(&c, CODEC_VERSION_MIN, CODEC_VERSION_MAX, memfd);
     raw_expect_goodbye(&c, ERROR_PROTOCOL, "no pidfd");
     raw_close(&c);
 
     raw_connect(&c, d.socket);
-    raw_hello(&c, 1, 1, child_pidfd);
+    raw_hello(&c, CODEC_VERSION_MIN, CODEC_VERSION_MAX, child_pidfd);
     raw_expect_goodbye(&c, ERROR_PROTOCOL, "connected");
     raw_close(&c);
 
     raw_connect(&c, d.socket);
-    raw_hello(&c, 1, 1, self);
+    raw_hello(&c, CODEC_VERSION_MIN, CODEC_VERSION_MAX, self);
     raw_expect(&c, REPLY_WELCOME);
     raw_close(&c);
 

@@ -22,7 +22,7 @@ TEST(quotas_name_their_key)
     raw_open(&a, d.socket);
     raw_open(&b, d.socket);
     raw_connect(&c, d.socket);
-    raw_hello(&c, 1, 1, pidfd);
+    raw_hello(&c, CODEC_VERSION_MIN, CODEC_VERSION_MAX, pidfd);
     raw_expect_done(&c, ERROR_QUOTA, "max_sessions");
     raw_expect_goodbye(&c, ERROR_QUOTA, "max_sessions");
     raw_close(&c);

@@ -162,7 +162,7 @@ static void greet(struct fake_daemon *d, const struct request *q)
         shutdown(d->socket, SHUT_RDWR);
         return;
     }
-    reply.welcome.version = 1;
+    reply.welcome.version = CODEC_VERSION_MAX;
     reply.welcome.slots = d->b.slots;
     reply.welcome.gpus = !d->b.no_gpus;
     fake_answer(d, &reply, d->cells_fd);

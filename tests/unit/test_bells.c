@@ -46,6 +46,17 @@ TEST(a_uid_has_one_belfry_while_anybody_needs_it)
     assert_null(belfry_put(NULL));
 }
 
+TEST(who_is_nobody_in_particular_shares_with_nobody)
+{
+    struct belfry *alone = NULL, *listed = get(65534);
+
+    assert_int_equal(belfry_get(NULL, 65534, &alone), 0);
+    assert_ptr_not_equal(alone, listed);
+    belfry_put(alone);
+    assert_ptr_equal(list_first(&belfries, struct belfry, link), listed);
+    belfry_put(listed);
+}
+
 TEST(clients_see_the_bells_and_cannot_write_them)
 {
     struct belfry *b = get(1000);
@@ -54,7 +65,7 @@ TEST(clients_see_the_bells_and_cannot_write_them)
     int fd;
 
     assert_ptr_not_equal(seen, MAP_FAILED);
-    bell_ring(&b->bells->rung[7]);
+    bell_ring(&b->bells->rung[7], 1);
     assert_int_equal(seen->rung[7], 1);
     assert_int_equal(seen->rung[6], 0);
     assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, b->fd, 0), MAP_FAILED);
@@ -95,7 +106,8 @@ TEST(one_ring_wakes_all_who_sleep_there)
         assert_int_equal(pthread_create(&threads[i], NULL, sleep_at, &seen->rung[1023]), 0);
     while (atomic_load(&asleep) < SLEEPERS)
         sched_yield();
-    bell_ring(&b->bells->rung[1023]);
+    usleep(50000); /* in the kernel by now: whoever were not would not need to be woken */
+    bell_ring(&b->bells->rung[1023], SLEEPERS);
     for (int i = 0; i < SLEEPERS; i++)
         pthread_join(threads[i], NULL);
     munmap(seen, sizeof(*seen));
@@ -106,6 +118,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_uid_has_one_belfry_while_anybody_needs_it, open_tower),
+        cmocka_unit_test_setup(who_is_nobody_in_particular_shares_with_nobody, open_tower),
         cmocka_unit_test_setup(clients_see_the_bells_and_cannot_write_them, open_tower),
         cmocka_unit_test_setup(one_ring_wakes_all_who_sleep_there, open_tower),
     };

@@ -422,7 +422,7 @@ static void fake_stop(struct fake *f)
 
 #define WELCOME                                                                                    \
     {                                                                                              \
-        .kind = REPLY_WELCOME, .welcome = {.version = 1, .slots = 16 }                             \
+        .kind = REPLY_WELCOME, .welcome = {.version = CODEC_VERSION_MAX, .slots = 16 }             \
     }
 #define PAGE(first, n, next)                                                                       \
     {                                                                                              \

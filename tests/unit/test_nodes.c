@@ -343,16 +343,14 @@ TEST(messages_lie_in_letters_by_node_and_by_tag)
     assert_null(contents_free(c));
 }
 
-/* Whether a message that comes has been put where it is looked for. */
-static bool lies_there(const struct plan *p, const struct contents *c, uint32_t from,
+/* Whether a message that comes to node `to` has been put where it is looked for. */
+static bool lies_there(const struct plan *p, const struct contents *c, uint32_t to,
                        const struct plan *q, const struct contents *d, uint32_t i)
 {
-    const struct step *recv = &q->steps[i];
-
     for (uint32_t k = 0; k < p->nsteps; k++)
-        if (p->steps[k].kind == STEP_SEND && p->steps[k].tag == recv->tag &&
-            c->at[k] - c->leaves_at[p->steps[k].peer] == d->at[i] && c->bytes[k] == d->bytes[i])
-            return recv->peer == from;
+        if (p->steps[k].kind == STEP_SEND && p->steps[k].peer == to &&
+            p->steps[k].tag == q->steps[i].tag)
+            return c->at[k] - c->leaves_at[to] == d->at[i] && c->bytes[k] == d->bytes[i];
     return false;
 }
 
@@ -365,7 +363,7 @@ static void assert_alike(const struct chunk *chunk, struct contents *const *c, u
     assert_int_equal(c[j]->leaves_at[k + 1] - c[j]->leaves_at[k], c[k]->comes[j]);
     for (uint32_t i = 0; i < q->nsteps; i++)
         if (q->steps[i].kind == STEP_RECV && q->steps[i].peer == j)
-            assert_true(lies_there(&chunk->plans[j], c[j], j, q, c[k], i));
+            assert_true(lies_there(&chunk->plans[j], c[j], k, q, c[k], i));
 }
 
 static void letters_try(const struct algorithm *a, const struct placement *p)
