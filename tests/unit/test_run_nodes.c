@@ -252,10 +252,12 @@ TEST(a_held_run_of_nothing_is_over_when_it_is_released)
     operation_finish(&o);
 }
 
-TEST(a_letter_of_another_length_fails_its_run)
+/* In chunks of five elements. */
+static void refuse_letter(uint64_t count)
 {
     _cleanup_(placement_freep) struct placement *p = placement_of(2, 1);
-    struct operation o = operation_of(find_algorithm(COLLECTIVE_ALL_REDUCE, "direct"), p, 0, 5, 5);
+    struct operation o =
+        operation_of(find_algorithm(COLLECTIVE_ALL_REDUCE, "direct"), p, 0, count, 5);
 
     operation_fill(&o);
     operation_start(&o, true);
@@ -271,6 +273,16 @@ TEST(a_letter_of_another_length_fails_its_run)
     operation_finish(&o);
     links_close();
     links_open();
+}
+
+TEST(a_letter_of_another_length_fails_its_run)
+{
+    refuse_letter(5);
+}
+
+TEST(a_letter_where_none_may_come_fails_its_run)
+{
+    refuse_letter(20);
 }
 
 /* ---------------------------------------------------------------- claims: rows */
@@ -737,6 +749,7 @@ int main(void)
         cmocka_unit_test(what_was_enclosed_never_touches_the_transport),
         cmocka_unit_test(a_held_run_of_nothing_is_over_when_it_is_released),
         cmocka_unit_test(a_letter_of_another_length_fails_its_run),
+        cmocka_unit_test(a_letter_where_none_may_come_fails_its_run),
         cmocka_unit_test(every_exchange_moves_whole_rows_within_its_budget),
         cmocka_unit_test(cancelled_at_any_moment_it_ends_once_and_leaves_nothing),
         cmocka_unit_test(a_message_that_fails_fails_its_run_and_no_more),
