@@ -40,7 +40,7 @@ DAEMON_STAGES = (
 STAGES = (*CLIENT_STAGES[:2], *DAEMON_STAGES, CLIENT_STAGES[2])
 
 # All that a call takes and all that the daemon does for it; "run" is that of ruccl.c.
-CLIENT_TOTAL = Stage("total", "total", ["run"], ["rings_wait", "ppoll"])
+CLIENT_TOTAL = Stage("total", "total", ["run"], ["rings_look", "rings_sleep", "ppoll"])
 DAEMON_TOTAL = Stage("total", "total", ["session_handle", "run_done"], [])
 
 WIDTH = 8
