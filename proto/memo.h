@@ -51,4 +51,13 @@ bool memo_matches(const struct memo *m, const uint8_t *bytes, size_t len, uint64
  * length, or 0. */
 uint32_t memo_write(const struct memo *m, const uint64_t *values, uint8_t *ret_bytes);
 
+/* Of `room` that are known, which goes for the next one; `replaced` counts them. Ones that take
+ * turns in a circle longer than there is room for still find some of theirs. */
+static inline uint32_t memo_victim(uint32_t *replaced, uint32_t room)
+{
+    const uint32_t mixed = ++*replaced * 2654435761u; /* 2^32 / the golden ratio */
+
+    return (mixed >> 16) % room;
+}
+
 #endif

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "proto/memo.h"
 #include "proto/peer_wire.h"
 
 /*
@@ -130,14 +131,6 @@ static bool may_recur(const struct peer_agree *a)
     return a->nparts == 1 && !a->parts[0].rejection && !a->verdict && !a->nrows && !a->ncolors;
 }
 
-/* Ones that take turns in a circle longer than there is room for still find some of theirs. */
-static uint32_t victim(uint32_t *replaced)
-{
-    const uint32_t mixed = ++*replaced * 2654435761u; /* 2^32 / the golden ratio */
-
-    return (mixed >> 16) % PEER_REPEATS;
-}
-
 /* `a`: the bytes that `agree` was, and that are well-formed. */
 static void keep(struct peer_repeats *p, const struct agreement *a, const struct peer_agree *agree)
 {
@@ -147,7 +140,7 @@ static void keep(struct peer_repeats *p, const struct agreement *a, const struct
 
     if (len == 0 || len > PEER_REPEAT_BYTES || !read_enclosed(a->rest + len, a->end, &enclosed))
         return;
-    i = victim(&p->replaced);
+    i = memo_victim(&p->replaced, PEER_REPEATS);
     p->known[i].len = (uint32_t)len;
     memcpy(p->known[i].bytes, a->rest, len);
     p->known[i].agree = *agree;

@@ -9,14 +9,6 @@ static const struct memo_field post_fields[] = { { 2 }, { 3 }, { 25 }, { 26, tru
 static const struct memo_field start_fields[] = { { 2 }, { 3 }, { 5 }, { 6, true } };
 static const struct memo_field completion_fields[] = { { 2 }, { 3 }, { 4 } };
 
-/* Ones that take turns in a circle longer than there is room for still find some of theirs. */
-static uint32_t victim(uint32_t *replaced)
-{
-    const uint32_t mixed = ++*replaced * 2654435761u; /* 2^32 / the golden ratio */
-
-    return (mixed >> 16) % REPEATS;
-}
-
 /* Where to look as the `n`-th: at the one found last first. */
 static uint32_t nth(uint32_t last, uint32_t n)
 {
@@ -107,7 +99,7 @@ static void request_keep(struct request_repeats *p, const struct request *r, con
     if (!memo_keep(&memo, bytes, len, is_post ? REQUEST_POST_FIELD : REQUEST_START_FIELD,
                    is_post ? post_fields : start_fields, ARRAY_SIZE(post_fields)))
         return;
-    i = victim(&p->replaced);
+    i = memo_victim(&p->replaced, REPEATS);
     p->known[i].memo = memo;
     p->known[i].request = *r;
 }
@@ -195,7 +187,7 @@ static void reply_keep(struct reply_repeats *p, const struct reply *r, const uin
     if (!memo_keep(&memo, bytes, len, REPLY_COMPLETION_FIELD, completion_fields,
                    ARRAY_SIZE(completion_fields)))
         return;
-    i = victim(&p->replaced);
+    i = memo_victim(&p->replaced, REPEATS);
     p->known[i].memo = memo;
     p->known[i].reply = *r;
     strncpy(p->known[i].algorithm, algorithm, CODEC_ALGORITHM_MAX);

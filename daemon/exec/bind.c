@@ -240,16 +240,6 @@ static void message_add(struct message *m, void *base, uint64_t bytes)
         m->parts[t->nparts++] = (struct iovec){ base, bytes };
 }
 
-static uint64_t message_bytes(const struct run *run, const struct plan *p, const struct step *step)
-{
-    const struct span *spans = &p->spans[step->first_span];
-    uint64_t bytes = 0;
-
-    for (uint32_t i = 0; i < step->nsrc + step->ndst; i++)
-        bytes += span_parts(run, &spans[i]) * spans[i].count * span_width(run, &spans[i]);
-    return bytes;
-}
-
 /* Those that lie on GPUs. */
 static uint64_t message_far(const struct run *run, const struct plan *p, const struct step *step)
 {
@@ -267,7 +257,7 @@ uint64_t bind_message_bounced(const struct run *run, const struct plan *p, const
 {
     const uint64_t far = message_far(run, p, step);
 
-    return far >= run->straight_min && far == message_bytes(run, p, step) ? 0 : far;
+    return far >= run->straight_min && far == step_bytes(p, step, run->width, run->wide) ? 0 : far;
 }
 
 int bind_message(struct run *run, struct slot *s, uint32_t index, struct message *m)

@@ -3,19 +3,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static uint64_t message_bytes(const struct plan *p, const struct step *s, uint32_t width,
-                              uint32_t wide)
-{
-    uint64_t bytes = 0;
-
-    for (uint32_t i = 0; i < s->nsrc + s->ndst; i++) {
-        const struct span *span = &p->spans[s->first_span + i];
-
-        bytes += span_total(p, span) * (span->buffer == BUFFER_PARTIAL ? wide : width);
-    }
-    return bytes;
-}
-
 /* The bytes of what goes the same way between the same nodes with a lower tag. */
 static uint64_t bytes_before(const struct contents *c, const struct plan *p, const struct step *s)
 {
@@ -55,7 +42,7 @@ int contents_new(const struct plan *p, uint32_t nnodes, uint32_t width, uint32_t
 
         if (!step_is_message(s))
             continue;
-        c->bytes[i] = message_bytes(p, s, width, wide);
+        c->bytes[i] = step_bytes(p, s, width, wide);
         c->nsends += s->kind == STEP_SEND;
         *(s->kind == STEP_SEND ? &c->leaves_at[s->peer + 1] : &c->comes[s->peer]) += c->bytes[i];
     }

@@ -121,6 +121,18 @@ static uint64_t message_outside(const struct plan *p, const struct step *s)
     return n;
 }
 
+uint64_t step_bytes(const struct plan *p, const struct step *s, uint32_t width, uint32_t wide)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < s->nsrc + s->ndst; i++) {
+        const struct span *span = &p->spans[s->first_span + i];
+
+        bytes += span_total(p, span) * (span->buffer == BUFFER_PARTIAL ? wide : width);
+    }
+    return bytes;
+}
+
 #define CHANNELS_AT_ONCE 512u
 
 /* Of the channels from `first` on, what the largest message of each has in tensors. */

@@ -103,6 +103,9 @@ static inline uint64_t span_total(const struct plan *p, const struct span *s)
     return s->count * (span_is_tensor(s) && s->rank == SPAN_EACH ? p->nranks : 1);
 }
 
+/* Of all that a step's spans hold, with so many bytes an element, and an accumulator. */
+uint64_t step_bytes(const struct plan *p, const struct step *s, uint32_t width, uint32_t wide);
+
 /*
  * The most that may be staged or under way at once, in elements, an accumulator as wide as `wide`
  * of them: scratch, partials, and of every channel its largest message as far as it lies in
