@@ -8,14 +8,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define READS_PER_EVENT 64u   /* datagrams of one session before the others have their turn */
 #define READS_AT_DEATH  1024u /* more than a socket holds, fewer than a living child can keep up */
 #define OUTGOING_BYTES  (16u << 20)
-
-/* A process that dies closes its sockets a moment before its pidfd tells. */
-#define DEATH_GRACE_US 20000u
 
 /* A reply that the socket had no room for. */
 struct outgoing {
@@ -187,16 +185,6 @@ static void session_end(struct session *s)
     }
 }
 
-/* Its time to say hello, or its pidfd's to say why it hung up, is over. */
-static void session_expire(struct session *s)
-{
-    if (s->hung_up)
-        session_doom(s, "disconnected");
-    else
-        session_give_up(s, ERROR_TIMEOUT, "no hello within %lu ms",
-                        (unsigned long)(s->service->config->hello_timeout_us / 1000));
-}
-
 uint64_t sessions_turn(struct service *service, uint64_t now)
 {
     uint64_t next = TIME_NEVER;
@@ -204,7 +192,8 @@ uint64_t sessions_turn(struct service *service, uint64_t now)
 
     list_for_each_safe(s, tmp, &service->timed, timed_link) {
         if (s->deadline <= now)
-            session_expire(s);
+            session_give_up(s, ERROR_TIMEOUT, "no hello within %lu ms",
+                            (unsigned long)(service->config->hello_timeout_us / 1000));
         else
             next = MIN(next, s->deadline);
     }
@@ -270,7 +259,7 @@ int session_reply(struct session *s, const struct reply *reply, int fd)
     uint8_t *out = s->service->out;
     int len, r = PACKET_AGAIN;
 
-    if (s->state >= SESSION_DOOMED || s->hung_up)
+    if (s->state >= SESSION_DOOMED)
         return 0;
     len = repeat_encode_reply(&s->service->replies, reply, out);
     if (len < 0)
@@ -296,25 +285,23 @@ void session_reply_done(struct session *s, uint64_t serial, const struct error *
 
 /* ---- events ---- */
 
+/* A process that dies gives its memory back first, then its files, and its pidfd tells last, which
+ * is long after where others want the CPU. Whether it has memory is seen by the refusal to release
+ * that of the living; a kernel before 5.15, which cannot be asked, leaves it at the pidfd. */
 static bool process_is_dead(const struct session *s)
 {
     struct pollfd p = { .fd = s->pidfd, .events = POLLIN };
 
-    return poll(&p, 1, 0) > 0;
+    return poll(&p, 1, 0) > 0 || (syscall(SYS_process_mrelease, s->pidfd, 0) < 0 && errno == ESRCH);
 }
 
-/* The socket is at its end. Others want to know whether the process is, too: give it a moment.
- * Who has taken part in nothing, or has left it, is nobody's loss, and ends well by exiting. */
-static void session_hang_up(struct session *s, uint64_t now)
+/* The socket is at its end. Who has taken part in nothing, or has left it, is nobody's loss, and
+ * ends well by exiting. */
+static void session_hang_up(struct session *s)
 {
-    s->hung_up = true;
-    uv_poll_stop(&s->socket_poll);
-    if (s->pidfd < 0 || !s->memberships.count)
-        session_doom(s, "disconnected");
-    else if (process_is_dead(s))
-        session_doom(s, "died");
-    else
-        session_set_deadline(s, now + DEATH_GRACE_US);
+    const bool lost = s->pidfd >= 0 && s->memberships.count;
+
+    session_doom(s, lost && process_is_dead(s) ? "died" : "disconnected");
 }
 
 static void session_refuse_datagram(struct session *s, int r)
@@ -373,7 +360,7 @@ static void on_socket(uv_poll_t *handle, int status, int events)
     if (ended || status < 0)
         session_take_requests(s, RING_MESSAGES_MAX);
     if (s->state < SESSION_DOOMED && (ended || status < 0))
-        session_hang_up(s, service_now());
+        session_hang_up(s);
 }
 
 static void on_pidfd(uv_poll_t *handle, int status, int events)
@@ -383,10 +370,8 @@ static void on_pidfd(uv_poll_t *handle, int status, int events)
     (void)status;
     (void)events;
     uv_poll_stop(handle);
-    if (!s->hung_up) { /* what it said before it died still counts */
-        session_read(s, READS_AT_DEATH);
-        session_take_requests(s, RING_MESSAGES_MAX);
-    }
+    session_read(s, READS_AT_DEATH); /* what it said before it died still counts */
+    session_take_requests(s, RING_MESSAGES_MAX);
     session_doom(s, s->memberships.count ? "died" : "disconnected");
 }
 

@@ -54,8 +54,7 @@ struct session {
     uv_poll_t socket_poll, pidfd_poll;
     unsigned open_handles;
     int polled;        /* libuv events asked for on the socket */
-    bool hung_up;      /* the socket is at its end; the pidfd may still say why */
-    uint64_t deadline; /* of the hello, or of waiting for the pidfd */
+    uint64_t deadline; /* of the hello */
 
     const char *why;       /* DOOMED: for the other members, "died" */
     struct error farewell; /* DOOMED: for the client; code ERROR_NONE: nothing to say */

@@ -1,10 +1,13 @@
 /* What ends a connection, and what many, slow and idle ones cost. */
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,6 +33,37 @@ static void leave_a_child_behind_and_wait(struct raw *c)
         (void)c;
         close(held_open[1]);
         _exit((int)read(held_open[0], &byte, 1));
+    }
+    pause();
+}
+
+static void *be_traced(void *tid)
+{
+    atomic_store((_Atomic pid_t *)tid, gettid());
+    pause();
+    return NULL;
+}
+
+/* Until the tracer has seen its thread's end, a process has no end of its own, though its sockets
+ * have theirs: as one that dies and is kept off the CPU. */
+static void die_slowly(struct raw *c)
+{
+    _Atomic pid_t tid = 0;
+    pthread_t thread;
+    siginfo_t end;
+
+    if (pthread_create(&thread, NULL, be_traced, (void *)&tid) != 0)
+        _exit(1);
+    while (!atomic_load(&tid))
+        test_sleep_ms(1);
+    if (fork() == 0) {
+        close(c->socket);
+        if (ptrace(PTRACE_SEIZE, atomic_load(&tid), NULL, NULL) != 0)
+            _exit(1);
+        kill(getppid(), SIGKILL);
+        waitid(P_PID, (id_t)atomic_load(&tid), &end, WEXITED | WNOWAIT | __WALL);
+        test_sleep_ms(300);
+        _exit(0);
     }
     pause();
 }
@@ -83,6 +117,11 @@ TEST(a_living_child_with_the_socket_does_not_hide_a_death)
     lose_a_member(leave_a_child_behind_and_wait, true, "died");
     close(held_open[0]);
     close(held_open[1]);
+}
+
+TEST(a_process_that_dies_slowly_has_died)
+{
+    lose_a_member(die_slowly, false, "died");
 }
 
 TEST(a_process_that_hangs_up_and_lives_is_disconnected)
@@ -316,6 +355,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         daemon_test(a_killed_process_is_lost_at_once),
         daemon_test(a_living_child_with_the_socket_does_not_hide_a_death),
+        daemon_test(a_process_that_dies_slowly_has_died),
         daemon_test(a_process_that_hangs_up_and_lives_is_disconnected),
         daemon_test(who_ends_without_a_communicator_is_not_said_to_have_died),
         daemon_test(who_ends_with_a_communicator_died),
