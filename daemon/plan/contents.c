@@ -34,9 +34,10 @@ int contents_new(const struct plan *p, uint32_t nnodes, uint32_t width, uint32_t
 {
     struct contents *c = contents_room(p->nsteps, nnodes);
 
-    if (!c)
+    if (!c || plan_sends_first(p, &c->sends_first) < 0) {
+        contents_free(c);
         return -ENOMEM;
-    c->sends_first = plan_sends_first(p);
+    }
     for (uint32_t i = 0; i < p->nsteps; i++) {
         const struct step *s = &p->steps[i];
 

@@ -194,12 +194,14 @@ static bool step_is_late(const struct plan *p, const uint32_t *late, uint32_t i)
     return s->after < STEP_ALL && late[p->steps[s->after].channel] <= s->after;
 }
 
-bool plan_sends_first(const struct plan *p)
+int plan_sends_first(const struct plan *p, bool *ret)
 {
     uint32_t *late = malloc((p->nchannels + (size_t)1) * sizeof(*late));
-    bool first = late != NULL;
+    bool first = true;
 
-    for (uint32_t c = 0; late && c < p->nchannels; c++)
+    if (!late)
+        return -ENOMEM;
+    for (uint32_t c = 0; c < p->nchannels; c++)
         late[c] = STEP_NONE;
     for (uint32_t i = 0; first && i < p->nsteps; i++) {
         if (!step_is_late(p, late, i))
@@ -208,5 +210,6 @@ bool plan_sends_first(const struct plan *p)
         late[p->steps[i].channel] = MIN(late[p->steps[i].channel], i);
     }
     free(late);
-    return first;
+    *ret = first;
+    return 0;
 }

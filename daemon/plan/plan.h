@@ -119,9 +119,9 @@ bool step_touches_out(const struct plan *p, const struct step *s);
 
 /*
  * Whether all that it sends can be sent before anything is received and any OUT written: no SEND
- * waits for a RECV, or for a step that writes an OUT. Also false without memory to find out.
+ * waits for a RECV, or for a step that writes an OUT. Return: 0, or -ENOMEM: it was not found out.
  */
-bool plan_sends_first(const struct plan *p);
+int plan_sends_first(const struct plan *p, bool *ret);
 
 /* What an emitter is told about one chunk. */
 struct plan_args {

@@ -57,28 +57,36 @@ static void plan_reduce_and_send(struct plan *p, enum buffer buffer, uint32_t ch
     plan_source(p, (struct span){ buffer, 0, 0, 1 });
 }
 
+static bool sends_first(const struct plan *p)
+{
+    bool first;
+
+    assert_int_equal(plan_sends_first(p, &first), 0);
+    return first;
+}
+
 TEST(a_plan_sends_first_unless_a_send_waits_for_a_message_or_an_output)
 {
     struct plan p;
 
     plan_init(&p, 2);
-    assert_true(plan_sends_first(&p));
+    assert_true(sends_first(&p));
     plan_reduce_and_send(&p, BUFFER_PARTIAL, 0, STEP_NONE);
     plan_step(&p, step_of(STEP_RECV, 0, STEP_ALL));
-    assert_true(plan_sends_first(&p));
+    assert_true(sends_first(&p));
     plan_step(&p, step_of(STEP_SEND, 1, STEP_NONE));
-    assert_true(plan_sends_first(&p));
+    assert_true(sends_first(&p));
     plan_step(&p, step_of(STEP_SEND, 0, STEP_NONE));
-    assert_false(plan_sends_first(&p));
+    assert_false(sends_first(&p));
 
     plan_reduce_and_send(&p, BUFFER_OUT, 0, STEP_NONE);
-    assert_false(plan_sends_first(&p));
+    assert_false(sends_first(&p));
     plan_reduce_and_send(&p, BUFFER_OUT, 1, STEP_NONE);
-    assert_true(plan_sends_first(&p));
+    assert_true(sends_first(&p));
     plan_reduce_and_send(&p, BUFFER_OUT, 1, 0);
-    assert_false(plan_sends_first(&p));
+    assert_false(sends_first(&p));
     plan_reduce_and_send(&p, BUFFER_OUT, 1, STEP_ALL);
-    assert_false(plan_sends_first(&p));
+    assert_false(sends_first(&p));
     plan_fini(&p);
 }
 

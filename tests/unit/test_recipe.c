@@ -1,10 +1,41 @@
 /* Recipes: what follows from a descriptor, kept for the next that is the same, and how long. */
 #include "tests/unit/unit.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/plan/placement.h"
 #include "daemon/plan/recipe.h"
+
+/* The linker sends the planner's allocations here. */
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t n, size_t bytes);
+void *__wrap_reallocarray(void *old, size_t n, size_t bytes);
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t n, size_t bytes);
+void *__real_reallocarray(void *old, size_t n, size_t bytes);
+
+static unsigned until_refused; /* which one from now on is refused; 0: none */
+
+static bool is_refused(void)
+{
+    return until_refused && --until_refused == 0;
+}
+
+void *__wrap_malloc(size_t bytes)
+{
+    return is_refused() ? NULL : __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t n, size_t bytes)
+{
+    return is_refused() ? NULL : __real_calloc(n, bytes);
+}
+
+void *__wrap_reallocarray(void *old, size_t n, size_t bytes)
+{
+    return is_refused() ? NULL : __real_reallocarray(old, n, bytes);
+}
 
 #define TUNED (1u << 20)
 
@@ -239,6 +270,46 @@ TEST(what_cannot_be_decided_says_so_each_time)
     recipe_unref(r);
 }
 
+/* Of an undecided recipe, with that allocation refused. Return: whether there is one. */
+static bool try_without(unsigned allocation, struct recipe *r, const struct frame *f)
+{
+    struct error own = { 0 };
+    bool was_refused;
+    int result;
+
+    until_refused = allocation;
+    result = recipe_decide(r, f, &own);
+    was_refused = until_refused == 0;
+    until_refused = 0;
+    assert_int_equal(result, was_refused ? -ERROR_NO_MEMORY : 0);
+    assert_int_equal(r->decided, !was_refused);
+    return was_refused;
+}
+
+TEST(what_there_was_no_memory_for_is_found_out_the_next_time)
+{
+    _cleanup_(placement_freep) struct placement *two = NULL;
+    struct descriptor d = of_count(COLLECTIVE_ALL_REDUCE, 17);
+    struct frame f = { .table = &table };
+    unsigned allocation = 0;
+    bool was_refused;
+
+    assert_int_equal(placement_new_even(2, 2, &two), 0);
+    f.nodes = two;
+    do {
+        struct recipe *r;
+
+        recipes_fini(&recipes);
+        r = find(&d);
+        was_refused = try_without(++allocation, r, &f);
+        assert_int_equal(recipe_decide(r, &f, &e), 0);
+        assert_true(r->contents->sends_first);
+        assert_int_equal(r->contents->nsends, 1);
+        recipe_unref(r);
+    } while (was_refused);
+    assert_true(allocation > 3); /* a plan, its contents, and which sends come first */
+}
+
 TEST(the_least_recently_used_go_first)
 {
     struct descriptor first = of_count(COLLECTIVE_ALL_REDUCE, 1), second = first;
@@ -312,6 +383,7 @@ int main(void)
         CASE(a_pair_is_planned_for_two_however_many_there_are),
         CASE(nothing_to_move_is_decided_too),
         CASE(what_cannot_be_decided_says_so_each_time),
+        CASE(what_there_was_no_memory_for_is_found_out_the_next_time),
         CASE(the_least_recently_used_go_first),
         CASE(large_plans_are_kept_as_far_as_there_is_room),
         CASE(who_holds_one_keeps_it),
