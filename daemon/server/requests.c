@@ -10,7 +10,7 @@
 
 #include "daemon/server/publish.h"
 
-#define FDS_PER_SESSION 2u /* socket and pidfd */
+#define FDS_PER_SESSION 2u /* socket and pidfd; rings.c charges that of a uid's bells */
 
 /* ---- hello ---- */
 

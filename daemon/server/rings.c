@@ -23,7 +23,21 @@ static int open_belfry(struct session *s, struct error *e)
     struct list *belfries = s->uid == service->overflow_uid ? NULL : &service->belfries;
     int r = belfry_get(belfries, s->uid, &s->belfry);
 
-    return r < 0 ? error_set_errno(e, -r, "make the bells") : 0;
+    if (r < 0)
+        return error_set_errno(e, -r, "make the bells");
+    if (s->belfry->refs > 1)
+        return 0; /* who made it was charged with its descriptor */
+    r = quota_charge(&service->quotas, s->uid, QUOTA_FDS, 1, e);
+    if (r < 0)
+        s->belfry = belfry_put(s->belfry);
+    return r;
+}
+
+static void close_belfry(struct session *s)
+{
+    if (s->belfry && s->belfry->refs == 1)
+        quota_release(&s->service->quotas, s->uid, QUOTA_FDS, 1);
+    s->belfry = belfry_put(s->belfry);
 }
 
 void session_rings_open(struct session *s, const struct request *r, struct packet *p)
@@ -62,7 +76,7 @@ void session_undo_rings(struct session *s)
 {
     list_remove(&s->awake_link);
     list_remove(&s->owed_link);
-    s->belfry = belfry_put(s->belfry);
+    close_belfry(s);
     s->rings = mapping_unref(s->rings);
 }
 

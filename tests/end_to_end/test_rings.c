@@ -271,6 +271,65 @@ TEST(where_rings_are_off_the_welcome_says_so)
     daemon_stop(&d);
 }
 
+static void expect_no_more(const char *path)
+{
+    int pidfd = raw_pidfd(getpid());
+    struct raw c;
+
+    raw_connect(&c, path);
+    raw_hello(&c, CODEC_VERSION_MIN, CODEC_VERSION_MAX, pidfd);
+    raw_expect_done(&c, ERROR_QUOTA, "max_fds");
+    raw_close(&c);
+    close(pidfd);
+}
+
+TEST(the_bells_of_a_uid_are_one_descriptor_of_its_quota)
+{
+    struct request r = { .kind = REQUEST_RINGS_OPEN };
+    int fd = raw_memfd(sizeof(struct client_rings));
+    struct daemon d;
+    struct raw witness, a, b;
+
+    daemon_run(&d, "--set=max_fds=6");
+    raw_open(&witness, d.socket);
+    raw_open(&a, d.socket);
+    raw_open(&b, d.socket);
+    raw_ask(&a, &r, fd, ERROR_QUOTA, "max_fds");
+    raw_close(&b);
+    raw_wait_for_sessions(&witness, 2);
+    raw_open_rings(&a);
+    expect_no_more(d.socket);
+    raw_close(&a);
+    raw_wait_for_sessions(&witness, 1);
+    raw_open(&a, d.socket); /* the bells' has been given back, once */
+    raw_open(&b, d.socket);
+    expect_no_more(d.socket);
+    raw_close(&a);
+    raw_close(&b);
+    raw_close(&witness);
+    close(fd);
+    daemon_stop(&d);
+}
+
+TEST(sessions_of_a_uid_share_the_descriptor_of_their_bells)
+{
+    struct daemon d;
+    struct raw a, b;
+
+    daemon_run(&d, "--set=max_fds=5");
+    raw_open(&a, d.socket);
+    raw_open(&b, d.socket);
+    raw_open_rings(&a);
+    raw_open_rings(&b);
+    raw_close(&a);
+    raw_wait_for_sessions(&b, 1);
+    raw_open(&a, d.socket); /* it is still held, once */
+    expect_no_more(d.socket);
+    raw_close(&a);
+    raw_close(&b);
+    daemon_stop(&d);
+}
+
 TEST(clients_that_have_worked_and_wait_cost_nothing)
 {
     uint64_t cpu;
@@ -304,6 +363,8 @@ int main(void)
         daemon_test(requests_keep_their_order_in_the_ring_and_around_the_socket),
         daemon_test(memory_that_can_hold_no_rings_is_refused_and_the_session_lives),
         daemon_test(where_rings_are_off_the_welcome_says_so),
+        daemon_test(the_bells_of_a_uid_are_one_descriptor_of_its_quota),
+        daemon_test(sessions_of_a_uid_share_the_descriptor_of_their_bells),
         daemon_test(clients_that_have_worked_and_wait_cost_nothing),
     };
 
