@@ -1,10 +1,8 @@
 #include "client/perf/own_daemon.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +15,13 @@
 #include <unistd.h>
 
 #include "client/perf/signals.h"
+#include "client/ruccl.h"
 #include "shared/base.h"
 
-#define START_MS 10000 /* until it accepts connections */
-#define STOP_MS  5000  /* from SIGTERM to SIGKILL */
-#define STEP_MS  5     /* between two looks */
+#define STOP_MS 5000 /* from SIGTERM to SIGKILL */
+#define STEP_MS 5    /* between two looks */
+
+#define HANDED_FD 3 /* where a service manager's socket is: SD_LISTEN_FDS_START */
 
 /* Where ruccld lies, seen from this program: in the build tree, installed, all in one place. */
 static const char *const beside[] = { "../../daemon/ruccld", "../sbin/ruccld", "ruccld" };
@@ -57,12 +57,73 @@ static int fault(const char *what)
     return r;
 }
 
+/* Under a name in `dir` for a moment. Return: a descriptor of the socket's place, or -1 with errno.
+ */
+static int listen_in(const char *dir, int fd)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    int place = -1;
+
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s/socket", dir);
+    if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+        return -1;
+    if (listen(fd, SOMAXCONN) == 0)
+        place = open(address.sun_path, O_PATH | O_CLOEXEC);
+    unlink(address.sun_path);
+    return place;
+}
+
+/* A socket that is reached by its place, through /proc. Return: it, or -errno with the reason on
+ * stderr. */
+static int listen_namelessly(struct own_daemon *d)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const char *tmp = getenv("TMPDIR");
+    char dir[64];
+    int r = 0;
+
+    /* A socket's path has little room. */
+    if (!tmp || !*tmp || strlen(tmp) > 40)
+        tmp = "/tmp";
+    snprintf(dir, sizeof(dir), "%s/ruccl-perf-XXXXXX", tmp);
+    if (!mkdtemp(dir)) {
+        r = fault("cannot make a temporary directory");
+    } else {
+        d->place = listen_in(dir, fd);
+        if (d->place < 0)
+            r = fault("cannot listen in a temporary directory");
+        rmdir(dir);
+    }
+    if (r < 0 && fd >= 0)
+        close(fd);
+    snprintf(d->socket, sizeof(d->socket), "/proc/%d/fd/%d", (int)getpid(), d->place);
+    return r < 0 ? r : fd;
+}
+
+/* In the child: as a service manager does it. */
+static void hand_over(int listener)
+{
+    char pid[16];
+
+    snprintf(pid, sizeof(pid), "%d", (int)getpid());
+    setenv("LISTEN_PID", pid, true);
+    setenv("LISTEN_FDS", "1", true);
+    unsetenv("LISTEN_FDNAMES");
+    dup2(listener, HANDED_FD);
+}
+
+/* Of a descriptor to keep when HANDED_FD is taken. */
+static int out_of_the_way(int fd)
+{
+    return fcntl(fd, F_DUPFD_CLOEXEC, HANDED_FD + 1);
+}
+
 /* In the child. Its own process group: the terminal's ^C is for the parent, which stops it in
  * order. */
 static _Noreturn void become_daemon(const struct own_daemon *d, const char *program, pid_t parent,
-                                    int failed_fd)
+                                    int listener, int failed_fd)
 {
-    int null_fd = open("/dev/null", O_RDONLY);
+    int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     ssize_t n;
 
     prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -73,6 +134,9 @@ static _Noreturn void become_daemon(const struct own_daemon *d, const char *prog
     dup2(null_fd, STDIN_FILENO);
     dup2(d->log_fd, STDOUT_FILENO);
     dup2(d->log_fd, STDERR_FILENO);
+    listener = out_of_the_way(listener);
+    failed_fd = out_of_the_way(failed_fd);
+    hand_over(listener);
     execlp(program, program, "--socket", d->socket, (char *)NULL);
     n = write(failed_fd, &errno, sizeof(errno));
     (void)n; /* whoever would hear of it is gone */
@@ -81,7 +145,7 @@ static _Noreturn void become_daemon(const struct own_daemon *d, const char *prog
 
 /* Forks, and waits until the child runs the program. Return: 0, or -errno with the reason on
  * stderr. */
-static int spawn(struct own_daemon *d, const char *program)
+static int spawn(struct own_daemon *d, const char *program, int listener)
 {
     pid_t parent = getpid();
     int failed_fds[2], failure = 0;
@@ -91,7 +155,7 @@ static int spawn(struct own_daemon *d, const char *program)
         return fault("pipe2");
     d->pid = fork();
     if (d->pid == 0)
-        become_daemon(d, program, parent, failed_fds[1]);
+        become_daemon(d, program, parent, listener, failed_fds[1]);
     close(failed_fds[1]);
     if (d->pid < 0) {
         d->pid = 0;
@@ -109,61 +173,6 @@ static int spawn(struct own_daemon *d, const char *program)
             "--socket\n",
             program, strerror(failure));
     return -failure;
-}
-
-static bool accepts(const struct own_daemon *d)
-{
-    struct sockaddr_un address = { .sun_family = AF_UNIX };
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    bool connected;
-
-    if (fd < 0)
-        return false;
-    snprintf(address.sun_path, sizeof(address.sun_path), "%s", d->socket);
-    connected = connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
-    close(fd);
-    return connected;
-}
-
-int own_daemon_start(struct own_daemon *d, int signal_fd)
-{
-    const char *tmp = getenv("TMPDIR");
-    char program[PATH_MAX + 32];
-    int r;
-
-    /* A socket's path has little room. */
-    if (!tmp || !*tmp || strlen(tmp) > 40)
-        tmp = "/tmp";
-    find_program(program, sizeof(program));
-    snprintf(d->dir, sizeof(d->dir), "%s/ruccl-perf-XXXXXX", tmp);
-    if (!mkdtemp(d->dir)) {
-        d->dir[0] = '\0';
-        return fault("cannot make a temporary directory");
-    }
-    snprintf(d->socket, sizeof(d->socket), "%s/ruccld.sock", d->dir);
-
-    d->log_fd = memfd_create("ruccld-log", MFD_CLOEXEC);
-    if (d->log_fd < 0)
-        return fault("memfd_create");
-    r = spawn(d, program);
-    if (r < 0)
-        return r;
-
-    for (int waited_ms = 0; waited_ms < START_MS; waited_ms += STEP_MS) {
-        struct pollfd pollfd = { .fd = signal_fd, .events = POLLIN };
-        int stop = 0;
-
-        if (accepts(d))
-            return 0;
-        if (poll(&pollfd, 1, STEP_MS) > 0)
-            stop = signals_take(signal_fd);
-        if (stop)
-            return stop;
-        if (own_daemon_ended(d))
-            return -ECHILD;
-    }
-    fprintf(stderr, "ruccl-perf: %s accepts no connections after %d s\n", program, START_MS / 1000);
-    return -ETIMEDOUT;
 }
 
 static void print_log(const struct own_daemon *d)
@@ -192,16 +201,40 @@ bool own_daemon_ended(struct own_daemon *d)
     return true;
 }
 
-static void remove_dir(const char *path)
+/* A connection waits for it from the start on; one that ends ends that too. */
+static int await_answer(struct own_daemon *d)
 {
-    DIR *dir = opendir(path);
-    struct dirent *entry;
+    struct ruccl_conn *conn;
+    int r = ruccl_connect(d->socket, "ruccl-perf", &conn);
 
-    while (dir && (entry = readdir(dir)))
-        unlinkat(dirfd(dir), entry->d_name, 0); /* "." and ".." refuse */
-    if (dir)
-        closedir(dir);
-    rmdir(path);
+    if (r == 0) {
+        ruccl_close(conn);
+        return 0;
+    }
+    for (int ms = 0; r != -RUCCL_TIMEOUT && ms < STOP_MS; ms += STEP_MS) {
+        if (own_daemon_ended(d))
+            return -ECHILD;
+        usleep(STEP_MS * 1000);
+    }
+    fprintf(stderr, "ruccl-perf: the private ruccld: %s\n", ruccl_last_error()->text);
+    return -ETIMEDOUT;
+}
+
+int own_daemon_start(struct own_daemon *d)
+{
+    char program[PATH_MAX + 32];
+    int r, listener;
+
+    d->log_fd = memfd_create("ruccld-log", MFD_CLOEXEC);
+    if (d->log_fd < 0)
+        return fault("memfd_create");
+    listener = listen_namelessly(d);
+    if (listener < 0)
+        return listener;
+    find_program(program, sizeof(program));
+    r = spawn(d, program, listener);
+    close(listener);
+    return r < 0 ? r : await_answer(d);
 }
 
 void own_daemon_stop(struct own_daemon *d)
@@ -214,8 +247,8 @@ void own_daemon_stop(struct own_daemon *d)
             usleep(STEP_MS * 1000);
         }
     }
-    if (d->dir[0])
-        remove_dir(d->dir);
+    if (d->place >= 0)
+        close(d->place);
     if (d->log_fd >= 0)
         close(d->log_fd);
     *d = (struct own_daemon)OWN_DAEMON_INIT;

@@ -14,7 +14,7 @@
 #include "client/perf/signals.h"
 
 /* After the first failure: the others learn of it through the daemon and the board, and say so. */
-#define GRACE_MS 2000
+#define GRACE_MS 10000
 
 /* ---------------------------------------------------------------- start and stop */
 

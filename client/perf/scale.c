@@ -148,20 +148,18 @@ static int scale_memory(int signal_fd, const struct probe_options *o, enum axis_
 {
     struct own_daemon daemon = OWN_DAEMON_INIT;
     int status = BENCH_BAD;
-    int r;
 
-    r = own_daemon_start(&daemon, signal_fd);
-    if (r == 0)
+    if (own_daemon_start(&daemon) == 0)
         status = scale_memory_at(&(struct site){ daemon.socket, &daemon, signal_fd }, o, id, table);
-    else if (r > 0)
-        status = BENCH_SIGNAL + r;
     own_daemon_stop(&daemon);
     return status;
 }
 
 /* ---------------------------------------------------------------- the command */
 
-static int scale_axis(const struct site *site, const struct probe_options *o, enum axis_id id)
+/* `title`: what to print above the first row of all; "" once that has been printed. */
+static int scale_axis(const struct site *site, const struct probe_options *o, enum axis_id id,
+                      char *title)
 {
     const struct axis *axis = axis_get(id);
     struct scale_table table;
@@ -172,10 +170,11 @@ static int scale_axis(const struct site *site, const struct probe_options *o, en
                 axis->name);
         return BENCH_GOOD;
     }
-    if (scale_table_begin(&table, stdout, axis, o->json) < 0)
-        return BENCH_BAD;
+    scale_table_init(&table, stdout, axis, title, o->json);
     status = axis->memory ? scale_memory(site->signal_fd, o, id, &table)
                           : scale_time(site, o, id, &table);
+    if (table.nrows)
+        *title = '\0';
     if (status == SCALE_REFUSED) {
         fprintf(stderr, "ruccl-perf: the rest of %s is skipped\n", axis->name);
         status = BENCH_GOOD;
@@ -187,15 +186,16 @@ static int scale_at(const struct site *site, const void *options)
 {
     const struct probe_options *o = options;
     int status = BENCH_GOOD;
+    char title[512];
 
-    if (!o->json)
-        printf("# ruccl-perf scale: all_reduce, 2 ranks unless said otherwise, %s daemon\n"
-               "# of 8 B, or 16 MiB where n counts chunks; median over %u batches of calls, one\n"
-               "# after the other; exponent: p of growth with n^p since the row above\n",
-               site_daemon(site), LOAD_BATCHES);
+    snprintf(title, sizeof(title),
+             "# ruccl-perf scale: all_reduce, 2 ranks unless said otherwise, %s daemon\n"
+             "# of 8 B, or 16 MiB where n counts chunks; median over %u batches of calls, one\n"
+             "# after the other; exponent: p of growth with n^p since the row above\n",
+             site_daemon(site), LOAD_BATCHES);
     for (uint32_t id = 0; status == BENCH_GOOD && id < AXES; id++)
         if (o->axes & 1u << id)
-            status = scale_axis(site, o, (enum axis_id)id);
+            status = scale_axis(site, o, (enum axis_id)id, title);
     return status;
 }
 

@@ -24,18 +24,20 @@ static double ratio(const struct scale_table *t, const struct scale_row *row)
     return t->first.value > 0 ? row->value / t->first.value : NAN;
 }
 
-int scale_table_begin(struct scale_table *t, FILE *f, const struct axis *axis, bool json)
+void scale_table_init(struct scale_table *t, FILE *f, const struct axis *axis, const char *title,
+                      bool json)
 {
-    *t = (struct scale_table){ .f = f, .axis = axis, .json = json };
-    if (json)
-        return 0;
-    fprintf(f, "# %s\n", axis->name);
-    if (axis->memory)
-        fprintf(f, "# %10s %12s %12s %12s %9s %9s\n", "n", "RSS (KiB)", "PSS (KiB)", "RSS/n (B)",
+    *t = (struct scale_table){ .f = f, .axis = axis, .title = title, .json = json };
+}
+
+static void print_head(const struct scale_table *t)
+{
+    fprintf(t->f, "%s# %s\n", t->title, t->axis->name);
+    if (t->axis->memory)
+        fprintf(t->f, "# %10s %12s %12s %12s %9s %9s\n", "n", "RSS (KiB)", "PSS (KiB)", "RSS/n (B)",
                 "ratio", "exponent");
     else
-        fprintf(f, "# %10s %12s %9s %9s\n", "n", "us/call", "ratio", "exponent");
-    return flushed(t);
+        fprintf(t->f, "# %10s %12s %9s %9s\n", "n", "us/call", "ratio", "exponent");
 }
 
 static json_t *json_of(double value)
@@ -102,6 +104,8 @@ int scale_table_add(struct scale_table *t, const struct scale_row *row)
 {
     double since, of_first;
 
+    if (t->nrows == 0 && !t->json)
+        print_head(t);
     if (t->nrows++ == 0)
         t->first = t->previous = *row;
     since = exponent(&t->previous, row);

@@ -14,6 +14,7 @@ struct scale_row {
 struct scale_table {
     FILE *f;
     const struct axis *axis;
+    const char *title; /* above the head */
     bool json;
     uint32_t nrows;
     struct scale_row first, previous;
@@ -22,10 +23,15 @@ struct scale_table {
     } fit;
 };
 
-/* Prints the header. Return, here and below: 0, or below zero once nobody reads any more. */
-int scale_table_begin(struct scale_table *t, FILE *f, const struct axis *axis, bool json);
+/* `title` stays the caller's. */
+void scale_table_init(struct scale_table *t, FILE *f, const struct axis *axis, const char *title,
+                      bool json);
 
-/* A row, with its ratio to the first one and the exponent of growth since the previous one. */
+/*
+ * A row, with its ratio to the first one and the exponent of growth since the previous one; above
+ * the first one the title and the head, as there may be none. Return, here and below: 0, or below
+ * zero once nobody reads any more.
+ */
 int scale_table_add(struct scale_table *t, const struct scale_row *row);
 
 /* The exponent that fits all rows; NAN for fewer than two that are above zero. */

@@ -13,13 +13,9 @@ static int run_with_own_daemon(int signal_fd,
 {
     struct own_daemon daemon = OWN_DAEMON_INIT;
     int status = BENCH_BAD;
-    int r;
 
-    r = own_daemon_start(&daemon, signal_fd);
-    if (r == 0)
+    if (own_daemon_start(&daemon) == 0)
         status = body(&(struct site){ daemon.socket, &daemon, signal_fd }, options);
-    else if (r > 0)
-        status = BENCH_SIGNAL + r;
     own_daemon_stop(&daemon);
     return status;
 }

@@ -134,7 +134,7 @@ class Failures(unittest.TestCase):
         return lines[0]
 
     def test_without_a_daemon_are_told_at_once(self):
-        for command in "all_reduce", "attach":
+        for command in "all_reduce", "attach", "scale":
             with self.subTest(command):
                 self.assertIn("connecting", self.fails(command, "--socket", "/nonexist/s"))
 

@@ -2,6 +2,7 @@
 #include "tests/unit/unit.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,6 +106,15 @@ TEST(steps_lead_from_the_first_to_the_last)
     expect_steps(&o, AXIS_CHUNKS, (uint64_t[]){ 1, 60000, 65536, 0 });
 }
 
+static unsigned count(const char *text, const char *word)
+{
+    unsigned n = 0;
+
+    for (; (text = strstr(text, word)); text++)
+        n++;
+    return n;
+}
+
 /* ---------------------------------------------------------------- growth */
 
 static void add_row(struct scale_table *t, uint64_t n, double value)
@@ -119,7 +129,7 @@ static double fitted_exponent(double factor, double p)
     FILE *f = fopen("/dev/null", "w");
     double fitted;
 
-    assert_int_equal(scale_table_begin(&t, f, axis_get(AXIS_RANKS), false), 0);
+    scale_table_init(&t, f, axis_get(AXIS_RANKS), "", false);
     for (uint64_t n = 2; n <= 64; n *= 2)
         add_row(&t, n, factor * pow((double)n, p));
     fitted = scale_table_exponent(&t);
@@ -141,11 +151,11 @@ TEST(rows_of_growth_say_ratio_and_exponent_where_there_are_any)
     size_t len;
     FILE *f = open_memstream(&text, &len);
 
-    assert_int_equal(scale_table_begin(&t, f, axis_get(AXIS_CHUNKS), true), 0);
+    scale_table_init(&t, f, axis_get(AXIS_CHUNKS), "", true);
     add_row(&t, 1, 3);
     add_row(&t, 4, 12);
     assert_int_equal(scale_table_end(&t), 0);
-    assert_int_equal(scale_table_begin(&t, f, axis_get(AXIS_MEMORY_SESSIONS), true), 0);
+    scale_table_init(&t, f, axis_get(AXIS_MEMORY_SESSIONS), "", true);
     add_row(&t, 16, 0);
     add_row(&t, 64, 4096);
     assert_true(isnan(scale_table_exponent(&t)));
@@ -159,6 +169,25 @@ TEST(rows_of_growth_say_ratio_and_exponent_where_there_are_any)
               "\"pss_bytes\":0,\"ratio\":null,\"exponent\":null}\n"
               "{\"measure\":\"scale\",\"axis\":\"memory_sessions\",\"n\":64,\"rss_bytes\":4096,"
               "\"pss_bytes\":2048,\"ratio\":null,\"exponent\":null}\n");
+    free(text);
+}
+
+TEST(a_table_without_rows_has_no_head)
+{
+    struct scale_table t;
+    char *text = NULL;
+    size_t len;
+    FILE *f = open_memstream(&text, &len);
+
+    scale_table_init(&t, f, axis_get(AXIS_CHUNKS), "# title\n", false);
+    assert_int_equal(scale_table_end(&t), 0);
+    fflush(f);
+    assert_string_equal(text, "");
+    add_row(&t, 1, 3);
+    add_row(&t, 4, 12);
+    fclose(f);
+    assert_ptr_equal(strstr(text, "# title\n# chunks\n"), text);
+    assert_int_equal(count(text, "us/call"), 1);
     free(text);
 }
 
@@ -196,15 +225,6 @@ static int run_command(int (*run)(int, char **), rlim_t files, char *ret, size_t
 
 #define RUN(run, files, ret, ...)                                                                  \
     run_command(run, files, ret, sizeof(ret), (const char *const[]){ __VA_ARGS__, NULL })
-
-static unsigned count(const char *text, const char *word)
-{
-    unsigned n = 0;
-
-    for (; (text = strstr(text, word)); text++)
-        n++;
-    return n;
-}
 
 TEST(attach_tells_of_every_part)
 {
@@ -294,6 +314,35 @@ TEST(scale_skips_what_quotas_refuse_and_says_so)
     unlink(path);
 }
 
+/* Ends when all that it has started has, too: each of its ranks holds the pipe. */
+TEST(a_run_that_is_killed_leaves_nothing_behind)
+{
+    static const char *const args[] = { "scale", "--axes=ranks", "--json", NULL };
+    char directory[] = "/tmp/ruccl-test-XXXXXX", *argv[ARGUMENTS_MAX], bytes[512];
+    int ends[2], argc = copy_arguments(argv, args);
+    pid_t pid;
+
+    assert_non_null(mkdtemp(directory));
+    assert_int_equal(pipe(ends), 0);
+    fflush(NULL);
+    pid = fork();
+    if (pid == 0) {
+        setenv("TMPDIR", directory, true);
+        dup2(ends[1], STDOUT_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        _exit(scale_run(argc, argv));
+    }
+    close(ends[1]);
+    assert_true(read(ends[0], bytes, sizeof(bytes)) > 0); /* it measures */
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    while (read(ends[0], bytes, sizeof(bytes)) > 0)
+        ;
+    close(ends[0]);
+    assert_int_equal(rmdir(directory), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -302,10 +351,12 @@ int main(void)
         cmocka_unit_test(steps_lead_from_the_first_to_the_last),
         cmocka_unit_test(the_exponent_is_that_of_growth),
         cmocka_unit_test(rows_of_growth_say_ratio_and_exponent_where_there_are_any),
+        cmocka_unit_test(a_table_without_rows_has_no_head),
         cmocka_unit_test(attach_tells_of_every_part),
         cmocka_unit_test(scale_goes_along_every_axis),
         cmocka_unit_test(scale_skips_what_limits_refuse_and_says_so),
         cmocka_unit_test(scale_skips_what_quotas_refuse_and_says_so),
+        cmocka_unit_test(a_run_that_is_killed_leaves_nothing_behind),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
