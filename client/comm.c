@@ -8,8 +8,7 @@
 #include "client/post.h"
 #include "client/report.h"
 #include "client/work.h"
-
-#define ABORT_TIMEOUT_US 10000000 /* nothing on the way of an abort waits without bound */
+#include "shared/socket_path.h"
 
 /* ---------------------------------------------------------------- members */
 
@@ -93,7 +92,7 @@ int ruccl_new_id(struct ruccl_conn *c, char ret_id[RUCCL_ID_BYTES])
     r = conn_enter(c);
     if (r < 0)
         return r;
-    r = conn_ask(c, &q, -1, CONN_NO_DEADLINE, &answer, &e);
+    r = conn_ask(c, &q, -1, conn_deadline(DAEMON_ANSWERS_US), &answer, &e);
     conn_exit(c);
     if (r < 0)
         return report_error(&e);
@@ -122,7 +121,7 @@ int ruccl_drop_id(struct ruccl_conn *c, const char *id)
         r = conn_enter(c);
     if (r < 0)
         return r;
-    r = conn_ask(c, &q, -1, CONN_NO_DEADLINE, NULL, &e);
+    r = conn_ask(c, &q, -1, conn_deadline(DAEMON_ANSWERS_US), NULL, &e);
     conn_exit(c);
     return r < 0 ? report_error(&e) : 0;
 }
@@ -358,7 +357,7 @@ int ruccl_abort(struct ruccl_comm comm, const char *text)
     snprintf(cut, sizeof(cut), "%s", text ? text : "");
     q.abort.comm = comm.member->number;
     q.abort.text = cut;
-    r = conn_ask(c, &q, -1, conn_deadline(ABORT_TIMEOUT_US), NULL, &e);
+    r = conn_ask(c, &q, -1, conn_deadline(DAEMON_ANSWERS_US), NULL, &e);
     conn_exit(c);
     return r < 0 ? report_error(&e) : 0;
 }

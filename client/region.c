@@ -12,6 +12,7 @@
 
 #include "client/gpu.h"
 #include "client/report.h"
+#include "shared/socket_path.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -26,8 +27,6 @@
 #define POOL_IDLE_MAX   (256u << 20) /* what the pool keeps for later */
 #define POOL_STEPS_LOG2 3            /* sizes from one power of two to the next */
 #define STAGE_BYTES_MIN (64u << 10)
-
-#define CLOSE_TIMEOUT_US 10000000 /* a daemon that hangs must not hang who releases */
 
 /* ---------------------------------------------------------------- memory */
 
@@ -160,14 +159,15 @@ static int region_open_memfd(struct ruccl_region *region, int memfd, struct erro
     return region_open(region->conn, &q, memfd, &region->number, e);
 }
 
-/* Of a GPU's memory not before the daemon has let go of it: then its owner may free it. */
+/* Of a GPU's memory not before the daemon has let go of it, unless it hangs: then its owner may
+ * free it. */
 static void region_close(struct ruccl_region *region)
 {
     struct request q = { .kind = REQUEST_REGION_CLOSE, .region_close.region = region->number };
     struct error ignored = { 0 };
 
     if (region->gpu && gpu_allocation_let_go(region->allocation))
-        conn_ask(region->conn, &q, -1, conn_deadline(CLOSE_TIMEOUT_US), NULL, &ignored);
+        conn_ask(region->conn, &q, -1, conn_deadline(DAEMON_ANSWERS_US), NULL, &ignored);
     else if (!region->gpu && region->number)
         conn_tell(region->conn, &q);
     region_destroy(region);

@@ -240,6 +240,8 @@ struct ruccl_work;
  * within ten minutes. ruccl_drop_id() gives an unused one back at once. What follows the @ is the
  * daemon's address where it listens to other nodes, whose ranks may then join too, else its node's
  * UUID. The daemon that made it need not be that of a member.
+ * Errors: QUOTA; NOT_FOUND (drop: it is in use, or has lapsed); TIMEOUT (a daemon that hangs, as
+ * in ruccl_connect()).
  */
 int ruccl_new_id(struct ruccl_conn *conn, char ret_id[RUCCL_ID_BYTES]);
 int ruccl_drop_id(struct ruccl_conn *conn, const char *id);
@@ -274,7 +276,7 @@ int ruccl_split_async(struct ruccl_comm comm, int32_t color, int32_t key,
  */
 int ruccl_leave(struct ruccl_comm comm);
 
-/* Fails the communicator for every rank with ABORTED and `text`. */
+/* Fails the communicator for every rank with ABORTED and `text`. Errors: TIMEOUT, as new_id. */
 int ruccl_abort(struct ruccl_comm comm, const char *text);
 
 uint32_t ruccl_rank(struct ruccl_comm comm);

@@ -171,6 +171,15 @@ static bool ask_is_done(const void *subject)
     return ((const struct ask *)subject)->done;
 }
 
+static int no_answer(const struct ruccl_conn *c, struct error *e)
+{
+    char pid[PACKET_PEER_BYTES];
+
+    return error_set(e, ERROR_TIMEOUT,
+                     "the daemon at %s%s does not answer: it hangs, or is stopped", c->path,
+                     packet_peer(c->socket, pid));
+}
+
 int conn_ask(struct ruccl_conn *c, struct request *q, int fd, int64_t deadline, struct answer *ret,
              struct error *e)
 {
@@ -187,7 +196,7 @@ int conn_ask(struct ruccl_conn *c, struct request *q, int fd, int64_t deadline, 
         return r;
     if (conn_wait(c, ask_is_done, &a, deadline) == CONN_TIMEOUT) {
         list_remove(&a.pending.link);
-        return error_set(e, ERROR_TIMEOUT, "the daemon at %s does not answer", c->path);
+        return no_answer(c, e);
     }
     if (a.error.code)
         *e = a.error;

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -101,6 +102,17 @@ int packet_take_fd(struct packet *p, uint32_t i)
 
     p->fds[i] = -1;
     return fd;
+}
+
+const char *packet_peer(int socket, char ret[PACKET_PEER_BYTES])
+{
+    struct ucred peer = { 0 };
+
+    ret[0] = '\0';
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &(socklen_t){ sizeof(peer) }) == 0 &&
+        peer.pid > 1)
+        snprintf(ret, PACKET_PEER_BYTES, " (pid %d)", (int)peer.pid);
+    return ret;
 }
 
 int packet_send(int socket, const void *bytes, uint32_t len, int fd)

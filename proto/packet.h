@@ -7,8 +7,9 @@
 
 #include "shared/base.h"
 
-#define PACKET_BYTES_MAX 65536u
-#define PACKET_FDS_MAX   4u
+#define PACKET_BYTES_MAX  65536u
+#define PACKET_FDS_MAX    4u
+#define PACKET_PEER_BYTES 24u
 
 struct packet {
     uint32_t len;
@@ -35,7 +36,12 @@ void packet_close_fds(struct packet *p);
 /* Takes fd i out of the packet; -1 if there is none. */
 int packet_take_fd(struct packet *p, uint32_t i);
 
-/* Sends `len` bytes and, if fd >= 0, that fd. Never raises SIGPIPE. Return: 0, a condition, -errno. */
+/* Of who serves a connected socket, to go behind its name: " (pid 123)", or "" where it cannot be
+ * seen from here, or init did the listening for it. Return: `ret`. */
+const char *packet_peer(int socket, char ret[PACKET_PEER_BYTES]);
+
+/* Sends `len` bytes and, if fd >= 0, that fd. Never raises SIGPIPE. Return: 0, a condition, -errno.
+ */
 int packet_send(int socket, const void *bytes, uint32_t len, int fd);
 
 #endif

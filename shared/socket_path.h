@@ -5,7 +5,8 @@
 
 #include "shared/error.h"
 
-/* To hello, and to each question of rucclctl. It is a daemon that hangs that takes longer. */
+/* To what needs nobody else: hello, ids, an abort, the release of a GPU's memory, each question of
+ * rucclctl. It is a daemon that hangs that takes longer. */
 #define DAEMON_ANSWERS_US 10000000
 
 /*

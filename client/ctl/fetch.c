@@ -39,8 +39,10 @@ static int no_answer(const struct talk *t, int err, struct error *e)
 
 static int silence(const struct talk *t, struct error *e)
 {
-    return error_set(e, ERROR_TIMEOUT, "the daemon at %s does not answer within %g s", t->path,
-                     t->timeout_s);
+    char pid[PACKET_PEER_BYTES];
+
+    return error_set(e, ERROR_TIMEOUT, "the daemon at %s%s does not answer within %g s", t->path,
+                     packet_peer(t->socket, pid), t->timeout_s);
 }
 
 static int talk_connect(struct talk *t, uint64_t timeout_us, struct error *e)

@@ -168,6 +168,8 @@ static int take_activated(struct listener *l, int n, struct error *e)
     if (getsockname(fd, (struct sockaddr *)&address, &(socklen_t){ sizeof(address) }) == 0)
         snprintf(l->path, sizeof(l->path), "%.*s", (int)sizeof(l->path) - 1, address.sun_path);
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    if (listen(fd, SOMAXCONN) < 0) /* anew: clients that come from now on see who it is */
+        return fail(e, errno, "listen at", l->path);
     l->socket = fd;
     return 0;
 }

@@ -2,6 +2,7 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -423,8 +424,7 @@ static void without_descriptors_it_turns_away_and_lives(void **state)
     assert_in_range(served, 2, 12);
     for (size_t i = 0; i <= n; i++)
         raw_close(&c[i]);
-    test_sleep_ms(1100); /* its rest */
-    raw_open(&c[0], d.socket);
+    raw_open(&c[0], d.socket); /* it has rested by then */
     raw_close(&c[0]);
     daemon_stop(&d);
 }
@@ -495,6 +495,47 @@ static void a_service_managers_socket_is_taken_and_left(void **state)
     daemon_fini(&d);
 }
 
+/* The daemon, at a socket of ours. */
+static _Noreturn void serve_socket(const struct daemon *d, int listener)
+{
+    char pid[16];
+
+    snprintf(pid, sizeof(pid), "%d", (int)getpid());
+    setenv("LISTEN_PID", pid, 1);
+    setenv("LISTEN_FDS", "1", 1);
+    if (!freopen(d->log, "a", stderr) || dup2(listener, 3) < 0 || fcntl(3, F_SETFD, 0) < 0)
+        _exit(127);
+    execl(getenv("RUCCLD"), getenv("RUCCLD"), NULL);
+    _exit(127);
+}
+
+static void clients_see_whose_the_socket_has_become(void **state)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    struct ucred peer = { 0 };
+    struct daemon d;
+    struct raw c;
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    (void)state;
+    daemon_init(&d);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", d.socket);
+    assert_int_equal(bind(listener, (struct sockaddr *)&address, sizeof(address)), 0);
+    assert_int_equal(listen(listener, 8), 0);
+    d.pid = fork();
+    if (d.pid == 0)
+        serve_socket(&d, listener);
+    close(listener);
+    raw_open(&c, d.socket);
+    raw_close(&c);
+    raw_open(&c, d.socket); /* it has had its first client */
+    assert_int_equal(
+        getsockopt(c.socket, SOL_SOCKET, SO_PEERCRED, &peer, &(socklen_t){ sizeof(peer) }), 0);
+    assert_int_equal(peer.pid, d.pid);
+    raw_close(&c);
+    daemon_stop(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -514,6 +555,7 @@ int main(void)
         daemon_test(the_watchdog_is_fed),
         daemon_test(without_descriptors_it_turns_away_and_lives),
         daemon_test(a_service_managers_socket_is_taken_and_left),
+        daemon_test(clients_see_whose_the_socket_has_become),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,9 +2,11 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -168,6 +170,12 @@ static void greet(struct fake_daemon *d, const struct request *q)
     fake_answer(d, &reply, d->cells_fd);
 }
 
+static bool is_held(const struct fake_daemon *d, enum request_kind kind)
+{
+    return (d->b.hold_regions && kind == REQUEST_LEAVE) ||
+           (d->b.hold_ids && (kind == REQUEST_ID_DROP || kind == REQUEST_ABORT));
+}
+
 static void handle(struct fake_daemon *d, const struct request *q)
 {
     struct reply reply = { .serial = q->serial };
@@ -187,6 +195,8 @@ static void handle(struct fake_daemon *d, const struct request *q)
         close_region(d, q);
         break;
     case REQUEST_ID_NEW:
+        if (d->b.hold_ids)
+            break;
         reply.kind = REPLY_ID;
         reply.id = "rc1-new@here";
         fake_answer(d, &reply, -1);
@@ -201,12 +211,9 @@ static void handle(struct fake_daemon *d, const struct request *q)
     case REQUEST_START: /* always left to the test */
     case REQUEST_EXPECT:
         break;
-    case REQUEST_LEAVE:
-        if (d->b.hold_regions)
-            break;
-        /* fall through */
     default:
-        fake_answer_done(d, q->serial, ERROR_NONE, "");
+        if (!is_held(d, q->kind))
+            fake_answer_done(d, q->serial, ERROR_NONE, "");
     }
 }
 
@@ -215,8 +222,22 @@ static void keep(struct fake_daemon *d, const struct request *q)
     pthread_mutex_lock(&d->lock);
     assert_true(d->nrequests < REQUESTS_MAX);
     d->requests[d->nrequests++] = *q;
+    d->busy = false;
     pthread_cond_broadcast(&d->grown);
     pthread_mutex_unlock(&d->lock);
+}
+
+/* Busy before a request leaves the socket: who counts knows of it, wherever it is. Return: whether
+ * there is one. */
+static bool take(struct fake_daemon *d)
+{
+    struct pollfd p = { .fd = d->socket, .events = POLLIN };
+
+    poll(&p, 1, -1);
+    pthread_mutex_lock(&d->lock);
+    d->busy = true;
+    pthread_mutex_unlock(&d->lock);
+    return packet_recv(d->socket, &d->packet) == 0;
 }
 
 static void *serve(void *arg)
@@ -226,12 +247,17 @@ static void *serve(void *arg)
     struct error e = { 0 };
 
     d->socket = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC);
-    while (d->socket >= 0 && packet_recv(d->socket, &d->packet) == 0) {
+    while (d->socket >= 0 && take(d)) {
         assert_int_equal(codec_decode_request(d->codec, d->packet.bytes, d->packet.len, &q, &e), 0);
         handle(d, &q);
         packet_close_fds(&d->packet);
         keep(d, &q);
     }
+    pthread_mutex_lock(&d->lock);
+    d->busy = false;
+    d->over = true;
+    pthread_cond_broadcast(&d->grown);
+    pthread_mutex_unlock(&d->lock);
     return NULL;
 }
 
@@ -313,11 +339,20 @@ struct request fake_await(struct fake_daemon *d, enum request_kind kind, uint32_
     }
 }
 
+static bool has_unread(const struct fake_daemon *d)
+{
+    int bytes = 0;
+
+    return !d->over && ioctl(d->socket, FIONREAD, &bytes) == 0 && bytes > 0;
+}
+
 uint32_t fake_count(struct fake_daemon *d, enum request_kind kind)
 {
     uint32_t n = 0;
 
     pthread_mutex_lock(&d->lock);
+    while (d->busy || has_unread(d))
+        pthread_cond_wait(&d->grown, &d->lock);
     for (uint32_t i = 0; i < d->nrequests; i++)
         n += d->requests[i].kind == kind;
     pthread_mutex_unlock(&d->lock);

@@ -29,6 +29,7 @@ struct behaviour {
     bool refuse_version;  /* greets with a goodbye */
     bool hold_posts;      /* leaves them to fake_complete() */
     bool hold_regions;    /* never answers region_open and leave */
+    bool hold_ids;        /* nor id_new, id_drop and abort */
     bool deny_regions;    /* answers region_open with QUOTA */
     uint32_t regions_max; /* and with more than so many open; 0: no limit */
     bool no_gpus;
@@ -45,6 +46,8 @@ struct fake_daemon {
     pthread_cond_t grown;
     struct request *requests; /* posts keep no pointers */
     uint32_t nrequests;
+    bool busy; /* with one that is not among them yet */
+    bool over; /* it reads no more */
     struct fake_region regions[REGIONS_MAX];
     uint32_t regions_opened, regions_closed;
     struct progress_cell *cells;
@@ -62,6 +65,7 @@ void fake_die(struct fake_daemon *d);
 
 /* The `index`-th request of that kind, waited for. */
 struct request fake_await(struct fake_daemon *d, enum request_kind kind, uint32_t index);
+/* How many of that kind have been sent. */
 uint32_t fake_count(struct fake_daemon *d, enum request_kind kind);
 
 /* `fd`: to go along, or -1. */

@@ -116,6 +116,16 @@ TEST(connect_says_that_the_daemon_has_ended)
     unlink(address.sun_path);
 }
 
+/* `text` says so of the daemon at `path`, which is this process. */
+static void assert_hangs(const char *text, const char *path)
+{
+    char words[256];
+
+    snprintf(words, sizeof(words), "the daemon at %s (pid %d) does not answer", path,
+             (int)getpid());
+    assert_non_null(strstr(text, words));
+}
+
 /* Its kernel takes connections and hello for it. */
 TEST(connect_gives_up_on_a_daemon_that_hangs)
 {
@@ -124,11 +134,64 @@ TEST(connect_gives_up_on_a_daemon_that_hangs)
     int before = count_fds(), fd = listen_at(&address, true);
 
     assert_int_equal(ruccl_connect(address.sun_path, NULL, &conn), -RUCCL_TIMEOUT);
-    assert_non_null(strstr(ruccl_last_error()->text, address.sun_path));
-    assert_non_null(strstr(ruccl_last_error()->text, "does not answer"));
+    assert_hangs(ruccl_last_error()->text, address.sun_path);
     close(fd);
     unlink(address.sun_path);
     assert_int_equal(count_fds(), before);
+}
+
+struct asker {
+    int (*ask)(struct pair *p);
+    struct pair *pair;
+    int result;
+    char text[512];
+    pthread_t thread;
+};
+
+static int ask_for_an_id(struct pair *p)
+{
+    char id[RUCCL_ID_BYTES];
+
+    return ruccl_new_id(p->conn, id);
+}
+
+static int give_an_id_back(struct pair *p)
+{
+    return ruccl_drop_id(p->conn, "rc1-new@here");
+}
+
+static int give_up(struct pair *p)
+{
+    return ruccl_abort(p->comm, "enough");
+}
+
+static void *ask(void *arg)
+{
+    struct asker *a = arg;
+
+    a->result = a->ask(a->pair);
+    snprintf(a->text, sizeof(a->text), "%s", ruccl_last_error()->text);
+    return NULL;
+}
+
+/* All at once: each takes as long as connecting does. */
+TEST(what_needs_no_other_rank_gives_up_on_a_daemon_that_hangs)
+{
+    static int (*const asks[])(struct pair * p) = { ask_for_an_id, give_an_id_back, give_up };
+    struct pair p = pair_start((struct behaviour){ .hold_ids = true });
+    struct asker askers[ARRAY_SIZE(asks)];
+
+    for (size_t i = 0; i < ARRAY_SIZE(asks); i++) {
+        askers[i] = (struct asker){ .ask = asks[i], .pair = &p };
+        pthread_create(&askers[i].thread, NULL, ask, &askers[i]);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(asks); i++) {
+        pthread_join(askers[i].thread, NULL);
+        assert_int_equal(askers[i].result, -RUCCL_TIMEOUT);
+        assert_hangs(askers[i].text, p.daemon->path);
+    }
+    assert_int_equal(ruccl_barrier(p.comm), 0); /* the connection goes on */
+    pair_stop(&p);
 }
 
 TEST(connect_carries_a_refusal)
@@ -532,6 +595,7 @@ int main(void)
         cmocka_unit_test(connect_says_what_is_no_socket),
         cmocka_unit_test(connect_says_that_the_daemon_has_ended),
         cmocka_unit_test(connect_gives_up_on_a_daemon_that_hangs),
+        cmocka_unit_test(what_needs_no_other_rank_gives_up_on_a_daemon_that_hangs),
         cmocka_unit_test(connect_carries_a_refusal),
         cmocka_unit_test(connections_leave_no_descriptor_and_no_region_behind),
         cmocka_unit_test(waiters_get_their_own_answers_in_any_order),

@@ -292,6 +292,16 @@ static void test_send_after_a_reset_is_the_end(void **state)
     assert_int_equal(packet_send(f->ours, "x", 1, -1), PACKET_END);
 }
 
+static void test_peer_is_named_by_its_pid(void **state)
+{
+    struct fixture *f = *state;
+    char words[PACKET_PEER_BYTES], expected[PACKET_PEER_BYTES];
+
+    snprintf(expected, sizeof(expected), " (pid %d)", (int)getpid());
+    assert_string_equal(packet_peer(f->ours, words), expected);
+    assert_string_equal(packet_peer(-1, words), "");
+}
+
 static void test_faults_keep_their_errno(void **state)
 {
     struct fixture *f = *state;
@@ -321,6 +331,7 @@ int main(void)
         TEST(test_send_to_a_slow_reader_is_again_and_later_works),
         TEST(test_send_to_nobody_is_the_end_without_a_signal),
         TEST(test_send_after_a_reset_is_the_end),
+        TEST(test_peer_is_named_by_its_pid),
         TEST(test_faults_keep_their_errno),
     };
 

@@ -101,6 +101,7 @@ class Connection:
 
         Good for one communicator; lapses if nobody has joined within ten minutes. Ranks of other
         nodes can join by it where the daemon listens to them.
+        Errors: QUOTA, TIMEOUT (a daemon that hangs, as in connect()).
         """
         text = ctypes.create_string_buffer(_library.ID_BYTES)
         with self._gate:
@@ -108,7 +109,7 @@ class Connection:
         return text.value.decode()
 
     def drop_id(self, id):
-        """Gives an unused id back at once."""
+        """Gives an unused id back at once. Errors: NOT_FOUND, and TIMEOUT as new_id()."""
         with self._gate:
             check(lib.ruccl_drop_id(self._handle, id.encode()))
 
