@@ -2,87 +2,9 @@
 
 #include <string.h>
 
-enum wire_type {
-    WIRE_VARINT = 0,
-    WIRE_8_BYTES = 1,
-    WIRE_LENGTH = 2,
-    WIRE_4_BYTES = 5,
-};
+#include "proto/field.h"
 
-#define FIXED_BYTES      4u
-#define VARINT_BYTES_MAX 10u
-#define VARINT_BITS      7u    /* of the value, in each byte */
-#define VARINT_MORE      0x80u /* in each but the last */
-#define WORD_BYTES       8u    /* messages are compared word by word, and have at least one */
-
-/* Bytes yet to be read; NULL once they made no sense. */
-struct reader {
-    const uint8_t *at, *end;
-};
-
-/* A field as it was read. */
-struct field {
-    uint32_t number;
-    enum wire_type type;
-    const uint8_t *value;
-    uint64_t len;
-};
-
-static uint64_t read_varint(struct reader *r)
-{
-    uint64_t value = 0;
-
-    for (unsigned i = 0; i < VARINT_BYTES_MAX && r->at < r->end; i++) {
-        const uint8_t byte = *r->at++;
-
-        value |= (uint64_t)(byte & (VARINT_MORE - 1u)) << (VARINT_BITS * i);
-        if (byte < VARINT_MORE)
-            return value;
-    }
-    r->at = NULL;
-    return 0;
-}
-
-/* The bytes of a value of that type, which begins here. */
-static uint64_t value_bytes(struct reader *r, enum wire_type type)
-{
-    struct reader after = *r;
-
-    switch (type) {
-    case WIRE_VARINT:
-        read_varint(&after);
-        return after.at ? (uint64_t)(after.at - r->at) : UINT64_MAX;
-    case WIRE_8_BYTES:
-        return 8;
-    case WIRE_4_BYTES:
-        return FIXED_BYTES;
-    case WIRE_LENGTH:
-        return read_varint(r);
-    }
-    return UINT64_MAX;
-}
-
-/* False at the end, or where it makes no sense. */
-static bool read_field(struct reader *r, struct field *ret)
-{
-    uint64_t key;
-
-    if (!r->at || r->at == r->end)
-        return false;
-    key = read_varint(r);
-    if (!r->at)
-        return false;
-    ret->number = (uint32_t)(key >> 3);
-    ret->type = (enum wire_type)(key & 7);
-    ret->len = value_bytes(r, ret->type);
-    if (!r->at || ret->len > (uint64_t)(r->end - r->at)) {
-        r->at = NULL;
-        return false;
-    }
-    ret->value = r->at;
-    r->at += ret->len;
-    return true;
-}
+#define WORD_BYTES 8u /* messages are compared word by word, and have at least one */
 
 static struct memo_place place_of(uint8_t at, uint8_t len, bool fixed)
 {
@@ -98,7 +20,7 @@ static struct memo_place place_of(uint8_t at, uint8_t len, bool fixed)
 static bool note_place(struct memo *m, const uint8_t *bytes, uint32_t i, const struct field *f,
                        bool fixed)
 {
-    if (m->varied[i].len || f->type != (fixed ? WIRE_4_BYTES : WIRE_VARINT))
+    if (m->varied[i].len || f->type != (fixed ? FIELD_4_BYTES : FIELD_VARINT))
         return false;
     for (uint32_t k = i + 1; k < m->nvaried; k++)
         if (m->varied[k].len)
@@ -110,26 +32,29 @@ static bool note_place(struct memo *m, const uint8_t *bytes, uint32_t i, const s
 static bool note_places(struct memo *m, const uint8_t *bytes, const struct field *body,
                         const struct memo_field *fields)
 {
-    struct reader r = { body->value, body->value + body->len };
+    const uint8_t *at = body->value, *end = at + body->len;
     struct field f;
 
-    while (read_field(&r, &f))
+    while (at < end) {
+        if (!field_read(&at, end, &f))
+            return false;
         for (uint32_t i = 1; i < m->nvaried; i++)
             if (f.number == fields[i - 1].number &&
                 !note_place(m, bytes, i, &f, fields[i - 1].fixed))
                 return false;
-    return r.at;
+    }
+    return true;
 }
 
 static bool note(struct memo *m, const uint8_t *bytes, size_t len, uint32_t body,
                  const struct memo_field *fields)
 {
-    struct reader r = { bytes, bytes + len };
+    const uint8_t *at = bytes, *end = bytes + len;
     struct field serial, rest;
 
-    return read_field(&r, &serial) && serial.number == 1 &&
-           note_place(m, bytes, 0, &serial, false) && read_field(&r, &rest) &&
-           rest.number == body && rest.type == WIRE_LENGTH && r.at == r.end &&
+    return field_read(&at, end, &serial) && serial.number == 1 &&
+           note_place(m, bytes, 0, &serial, false) && field_read(&at, end, &rest) &&
+           rest.number == body && rest.type == FIELD_LENGTH && at == end &&
            note_places(m, bytes, &rest, fields);
 }
 
@@ -211,10 +136,8 @@ static bool write_place(const struct memo_place *p, uint64_t value, uint8_t *byt
             at[i] = (uint8_t)(value >> (8 * i));
         return true;
     }
-    for (; value >= VARINT_MORE; value >>= VARINT_BITS)
-        *at++ = (uint8_t)(value | VARINT_MORE);
     if (p->len)
-        *at = (uint8_t)value;
+        varint_write(at, value);
     return true;
 }
 

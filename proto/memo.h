@@ -2,10 +2,7 @@
  * Memos: what is known of a message's bytes, so that one that differs in a few numbers alone need
  * be neither taken apart nor put together anew. No I/O, no memory of its own.
  *
- * The message is a serial (field 1, a varint) and one body; in the body some fields vary. This
- * and peer_repeat.c look into the encoding itself (protobuf.dev/programming-guides/encoding): a field
- * is a key, field << 3 | type, and a value; a varint has seven bits a byte, the lowest first, and
- * the top bit set in all bytes but the last; a field that is zero is left out.
+ * The message is a serial (field 1, a varint) and one body; in the body some fields vary.
  */
 #ifndef PROTO_MEMO_H
 #define PROTO_MEMO_H

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "proto/field.h"
 #include "proto/peer_wire.h"
 
 void peer_give_part(const struct peer_part *part, struct given_part *g, bool *fits)
@@ -71,19 +72,11 @@ static void give_colors(const struct peer_agree *agree, struct giving *g, Ruccl_
 #define AGREE_NAMES_BYTES (2u + PEER_KEY_BYTES + 1u + VARINT_BYTES_MAX)
 #define AGREE_TAIL_BYTES  (PEER_ENCLOSED_MAX + 16u)
 
-static uint8_t *put_varint(uint8_t *at, uint64_t n)
-{
-    for (; n >= 0x80; n >>= 7)
-        *at++ = (uint8_t)(n | 0x80);
-    *at++ = (uint8_t)n;
-    return at;
-}
-
 /* Of the message that the body of an agreement is in. Ends at `end`; returns where it begins. */
 static uint8_t *put_head(uint8_t *end, size_t len)
 {
     uint8_t head[AGREE_HEAD_BYTES] = { MESSAGE_AGREE };
-    const size_t n = (size_t)(put_varint(head + 1, len) - head);
+    const size_t n = (size_t)(varint_write(head + 1, len) - head);
 
     return memcpy(end - n, head, n);
 }
@@ -98,7 +91,7 @@ static uint8_t *put_tail(uint8_t *at, const struct peer_agree *agree)
     if (!agree->payload_bytes)
         return at;
     *at++ = AGREE_PAYLOAD;
-    at = put_varint(at, agree->payload_bytes);
+    at = varint_write(at, agree->payload_bytes);
     return (uint8_t *)memcpy(at, agree->payload, agree->payload_bytes) + agree->payload_bytes;
 }
 
@@ -144,7 +137,7 @@ int64_t peer_encode_known_agree(struct peer_codec *c, const struct peer_agree *a
     at = (uint8_t *)memcpy(at, agree->key, PEER_KEY_BYTES) + PEER_KEY_BYTES;
     if (agree->sequence) {
         *at++ = AGREE_SEQUENCE;
-        at = put_varint(at, agree->sequence);
+        at = varint_write(at, agree->sequence);
     }
     memcpy(at, known, len);
     c->agree_bytes = (size_t)(at - c->agree) + len;

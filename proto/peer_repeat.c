@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "proto/field.h"
 #include "proto/memo.h"
 #include "proto/peer_wire.h"
 
@@ -18,20 +19,6 @@ struct agreement {
 
 /* ---- reading */
 
-/* False: it makes no sense within `bytes_max` bytes. */
-static bool read_varint(const uint8_t **at, const uint8_t *end, unsigned bytes_max, uint64_t *ret)
-{
-    *ret = 0;
-    for (unsigned i = 0; i < bytes_max && *at < end; i++) {
-        const uint8_t byte = *(*at)++;
-
-        *ret |= (uint64_t)(byte & 0x7f) << (7 * i);
-        if (byte < 0x80)
-            return true;
-    }
-    return false;
-}
-
 static bool read_key(const uint8_t **at, const uint8_t *end, const uint8_t **ret)
 {
     if (end - *at < (ptrdiff_t)(2 + PEER_KEY_BYTES) || (*at)[0] != AGREE_KEY ||
@@ -46,7 +33,7 @@ static bool read_key(const uint8_t **at, const uint8_t *end, const uint8_t **ret
 static bool read_start(const uint8_t *at, const uint8_t *end, struct agreement *ret)
 {
     if (!read_key(&at, end, &ret->key) || at == end || *at++ != AGREE_SEQUENCE ||
-        !read_varint(&at, end, VARINT_BYTES_MAX, &ret->sequence))
+        !varint_read(&at, end, VARINT_BYTES_MAX, &ret->sequence))
         return false;
     ret->rest = at;
     ret->end = end;
@@ -58,7 +45,7 @@ static bool read_message(const uint8_t *at, size_t len, struct agreement *ret)
     const uint8_t *end = at + len;
     uint64_t body;
 
-    return len > 0 && *at++ == MESSAGE_AGREE && read_varint(&at, end, LENGTH_BYTES_MAX, &body) &&
+    return len > 0 && *at++ == MESSAGE_AGREE && varint_read(&at, end, LENGTH_BYTES_MAX, &body) &&
            body == (uint64_t)(end - at) && read_start(at, end, ret);
 }
 
@@ -76,7 +63,7 @@ static bool read_enclosed(const uint8_t *at, const uint8_t *end, struct peer_agr
         return false;
     if (at == end)
         return true;
-    if (*at++ != AGREE_PAYLOAD || !read_varint(&at, end, LENGTH_BYTES_MAX, &len) || len == 0 ||
+    if (*at++ != AGREE_PAYLOAD || !varint_read(&at, end, LENGTH_BYTES_MAX, &len) || len == 0 ||
         len != (uint64_t)(end - at) || len > PEER_ENCLOSED_MAX)
         return false;
     ret->payload = at;
@@ -86,24 +73,6 @@ static bool read_enclosed(const uint8_t *at, const uint8_t *end, struct peer_agr
 
 /* ---- keeping */
 
-static bool skip_value(const uint8_t **at, const uint8_t *end, uint64_t type)
-{
-    uint64_t len = 0;
-
-    if (type == PROTOBUF_C_WIRE_TYPE_VARINT)
-        return read_varint(at, end, VARINT_BYTES_MAX, &len);
-    if (type == PROTOBUF_C_WIRE_TYPE_64BIT)
-        len = 8;
-    else if (type == PROTOBUF_C_WIRE_TYPE_32BIT)
-        len = 4;
-    else if (!read_varint(at, end, LENGTH_BYTES_MAX, &len))
-        return false;
-    if (len > (uint64_t)(end - *at))
-        return false;
-    *at += len;
-    return true;
-}
-
 /*
  * The bytes of the fields that stay: up to the first that says what is enclosed. 0: another key or
  * sequence number is among them, which would count instead of the first, or there are none.
@@ -111,16 +80,15 @@ static bool skip_value(const uint8_t **at, const uint8_t *end, uint64_t type)
 static size_t measure(const struct agreement *a)
 {
     const uint8_t *at = a->rest, *from = at;
-    uint64_t key;
+    struct field f;
 
     while (at < a->end) {
         from = at;
-        if (!read_varint(&at, a->end, LENGTH_BYTES_MAX, &key))
+        if (!field_read(&at, a->end, &f))
             return 0;
-        if (key >> 3 == AGREE_ENCLOSED >> 3 || key >> 3 == AGREE_PAYLOAD >> 3)
+        if (f.number == AGREE_ENCLOSED >> 3 || f.number == AGREE_PAYLOAD >> 3)
             return (size_t)(from - a->rest);
-        if (key >> 3 == AGREE_KEY >> 3 || key >> 3 == AGREE_SEQUENCE >> 3 ||
-            !skip_value(&at, a->end, key & 7))
+        if (f.number == AGREE_KEY >> 3 || f.number == AGREE_SEQUENCE >> 3)
             return 0;
     }
     return (size_t)(at - a->rest);

@@ -35,8 +35,6 @@ enum {
     AGREE_ENCLOSED = 8 << 3 | PROTOBUF_C_WIRE_TYPE_VARINT,
     AGREE_PAYLOAD = 9 << 3 | PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED,
 };
-#define VARINT_BYTES_MAX 10u
-#define LENGTH_BYTES_MAX 5u /* of a length, or of a field's key */
 
 /* An encode under way. Bodies lie on the stack, lists of messages in the arena. */
 struct giving {
