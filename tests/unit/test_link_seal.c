@@ -3,11 +3,13 @@
 #include "tests/unit/unit.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <sodium.h>
 
 #include "daemon/server/link_seal.h"
+#include "proto/peer_codec.h"
 
 /* As peer.proto numbers it; every machine has it. */
 #define CHACHA 2u
@@ -96,6 +98,30 @@ TEST(texts_of_every_length_come_back)
             text[len] = (char)('a' + len % 26);
         }
     }
+}
+
+/* A multiple of every cipher's block: it gets the most padding that there is. */
+TEST(the_longest_message_comes_back)
+{
+    const size_t len = PEER_MESSAGE_BYTES, most = len + FRAME_PADDING_MAX + FRAME_TAG_BYTES;
+    uint8_t *text = malloc(len), *frame = malloc(FRAME_HEAD_BYTES + most);
+
+    randombytes_buf(text, len);
+    for_each_cipher(one)
+    {
+        struct ends e = sealed_by(one);
+        size_t whole;
+
+        memcpy(frame + FRAME_HEAD_BYTES, text, len);
+        whole = seal_close(&e.a_out, frame, len);
+        assert_int_equal(whole, seal_frame_bytes(&e.a_out, len));
+        assert_in_range(whole, FRAME_HEAD_BYTES + len + 1, FRAME_HEAD_BYTES + most);
+        assert_memory_not_equal(frame + FRAME_HEAD_BYTES, text, len);
+        assert_int_equal(seal_open(&e.b_in, frame, whole), len);
+        assert_memory_equal(frame + FRAME_HEAD_BYTES, text, len);
+    }
+    free(frame);
+    free(text);
 }
 
 TEST(the_same_text_is_never_sealed_the_same_way)
@@ -227,6 +253,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frames_open_in_order_both_ways),
         cmocka_unit_test(texts_of_every_length_come_back),
+        cmocka_unit_test(the_longest_message_comes_back),
         cmocka_unit_test(the_same_text_is_never_sealed_the_same_way),
         cmocka_unit_test(no_bit_of_a_frame_can_be_changed),
         cmocka_unit_test(a_frame_cannot_be_cut_not_even_with_its_length_set_right),

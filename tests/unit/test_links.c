@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -91,6 +92,41 @@ TEST(big_messages_arrive_whole)
     run_until(b->messages == 20);
     assert_true(b->in_order);
     assert_int_equal(b->big_bytes, 20ull * RANKS_MAX * PEER_TEXT_MAX);
+    link_ops.unref(l);
+}
+
+/* A message of so many bytes: an ask, and behind it a field that nobody knows. */
+static void send_long(struct comms *from, struct link *l, uint64_t sequence, size_t bytes)
+{
+    static const uint8_t tag[] = { 0xfa, 0x3f }; /* field 1023, with a length in front */
+    const struct peer_message m = { .kind = PEER_ASK, .ask.sequence = sequence };
+    struct link_message ask = link_ops.encode(from->links, &m);
+    uint8_t *all = calloc(1, bytes), *at = all + ask.len;
+    size_t rest = bytes - (size_t)ask.len - sizeof(tag) - 4;
+
+    memcpy(all, ask.bytes, (size_t)ask.len);
+    memcpy(at, tag, sizeof(tag));
+    for (unsigned i = 0; i < 4; i++, rest >>= 7)
+        at[sizeof(tag) + i] = (uint8_t)((rest & 0x7f) | (i < 3 ? 0x80 : 0));
+    link_ops.send_encoded(l, &(struct link_message){ .bytes = all, .len = (int64_t)bytes });
+    free(all);
+}
+
+TEST(the_longest_message_arrives_and_one_a_byte_longer_ends_the_link)
+{
+    struct comms *a = start(0), *b = start(1);
+    struct link *l = dial(a, b);
+
+    run_until(a->up && b->up);
+    send_long(a, l, 0, PEER_MESSAGE_BYTES);
+    send_asks(l, 1, 1);
+    run_until(b->messages == 2 || b->lost);
+    assert_true(b->in_order);
+    assert_int_equal(b->lost, 0);
+    send_long(a, l, 2, PEER_MESSAGE_BYTES + 1);
+    run_until(b->lost);
+    says(&b->why, "longer than");
+    assert_int_equal(b->messages, 2);
     link_ops.unref(l);
 }
 
@@ -588,6 +624,7 @@ int main(void)
         LINK_TEST(a_link_comes_up_over_the_newer_addresses_too),
         LINK_TEST(a_name_that_means_several_addresses_finds_the_one_that_answers),
         LINK_TEST(big_messages_arrive_whole),
+        LINK_TEST(the_longest_message_arrives_and_one_a_byte_longer_ends_the_link),
         LINK_TEST(what_is_encoded_once_goes_to_several),
         LINK_TEST(a_link_is_opened_once_however_it_is_named),
         LINK_TEST(what_was_sent_goes_out_though_nobody_holds_the_link_any_more),
