@@ -11,6 +11,7 @@ import ruccl
 from ruccl.dtypes import numpy as np
 
 SIZES = (0, 1, 3, 257, 1031)
+WITHIN_SECONDS = 1  # whoever is about to wait does so, on a machine that has other things to do
 
 
 # ---------------------------------------------------------------- what is expected
@@ -370,7 +371,7 @@ def press_control_c(connection, comm):
         return True
     work = comm.barrier_async()
     try:
-        threading.Timer(0.2, os.kill, (os.getpid(), 2)).start()
+        threading.Timer(WITHIN_SECONDS, os.kill, (os.getpid(), 2)).start()
         work.wait()
         return False
     except KeyboardInterrupt:
@@ -395,7 +396,7 @@ def interrupt_a_large_call(connection, comm):
     x = np.full(1 << 22, comm.rank + 1, "f4")
     out = np.zeros(1 << 22, "f4")
     if comm.rank == 0:
-        threading.Timer(0.2, os.kill, (os.getpid(), 2)).start()
+        threading.Timer(WITHIN_SECONDS, os.kill, (os.getpid(), 2)).start()
         try:
             comm.all_reduce(x, out)
             return False
@@ -419,39 +420,40 @@ def interrupt_a_large_call_and_close(connection, comm, socket, id):
     with own:
         short = own.join(id, comm.rank, 2)
         if comm.rank == 1:
-            time.sleep(0.5)
+            comm.recv(bytearray(1), 0)  # it has been interrupted, and has left
             try:
                 short.all_reduce(x)
                 return False
             except ruccl.Error as error:
                 return error.code in (ruccl.Code.RANK_LOST, ruccl.Code.RANK_LEFT)
-        threading.Timer(0.2, os.kill, (os.getpid(), 2)).start()
+        threading.Timer(WITHIN_SECONDS, os.kill, (os.getpid(), 2)).start()
         try:
             with own:
                 short.all_reduce(x)
             return False
         except KeyboardInterrupt:
-            pass
+            comm.send(b"!", 1)
     while threading.active_count() > 1:
         time.sleep(0.01)
     return not complaints
 
 
 def call_from_a_handler(connection, comm):
-    """A signal's handler makes a call behind the large one that it has interrupted."""
+    """A signal's handler makes calls behind the large one that it has interrupted."""
     x = np.full(1 << 22, comm.rank + 1, "f4")
     called = []
 
     def handler(*_):
+        comm.send(b"!", 1)
         comm.barrier()
         called.append(True)
 
     if comm.rank == 0:
         signal.signal(signal.SIGUSR1, handler)
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        threading.Timer(WITHIN_SECONDS, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         comm.all_reduce(x)
         return bool(called) and bool((x == 3).all())
-    time.sleep(0.6)
+    comm.recv(bytearray(1), 0)
     comm.all_reduce(x)
     comm.barrier()
     return bool((x == 3).all())

@@ -620,7 +620,7 @@ TEST(strangers_have_a_deadline_of_their_own)
 {
     struct links_config config = plain_config(1);
 
-    config.connect_timeout_us = 1000 * MS; /* enough for what follows */
+    config.connect_timeout_us = 3000 * MS; /* enough for what follows */
     struct comms *b = start_with(1, &config);
     int fd = raw_connect(b);
     struct puppet *greeted = puppet_greet(b, HIGHER, 1, &key);
