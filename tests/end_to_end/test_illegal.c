@@ -640,57 +640,6 @@ TEST(illegal_calls_in_a_row_do_not_slip)
     ground_close(g);
 }
 
-/* ---- budgets of eight ranks */
-
-struct budget {
-    uint64_t bytes, chunk_elements; /* 0: refused */
-};
-
-TEST(the_least_budget_of_eight_ranks_is_named_and_works)
-{
-    static const struct budget budgets[] = { { 15, 0 }, { 16, 1 }, { 17, 1 },         { 0, 0 },
-                                             { 31, 1 }, { 32, 2 }, { 1 << 20, 65536 } };
-    struct ruccl_region *regions[HARNESS_RANKS];
-    struct ruccl_work *works[HARNESS_RANKS];
-    struct world w;
-
-    harness_start(&harness, NULL);
-    world_open(&w, &harness, 8, 8);
-    for (uint32_t r = 0; r < 8; r++)
-        expect_ok(ruccl_alloc(w.conns[r], 74, &regions[r]), "alloc");
-    for (size_t i = 0; i < ARRAY_SIZE(budgets); i++) {
-        const struct budget *b = &budgets[i];
-
-        for (uint32_t r = 0; r < 8; r++) {
-            const struct ruccl_tensor t = {
-                .dtype = RUCCL_BF16, .naxes = 1, .shape = { 37 }, .region = regions[r]
-            };
-
-            expect_ok(ruccl_all_reduce_async(ruccl_bounded(w.comms[r], b->bytes), &t, &t, RUCCL_SUM,
-                                             &works[r]),
-                      "all_reduce");
-        }
-        for (uint32_t r = 0; r < 8; r++) {
-            struct ruccl_stats stats;
-            char missing[128];
-
-            if (!b->chunk_elements) {
-                assert_int_equal(ruccl_work_wait(works[r], STAGE_PROMPT_US),
-                                 -RUCCL_BUDGET_TOO_SMALL);
-                assert_true(words_in(ruccl_last_error()->text, "least that works is 16", missing));
-                assert_int_equal(ruccl_last_error()->nranks, 8);
-            } else {
-                expect_ok(ruccl_work_wait(works[r], STAGE_PROMPT_US), "all_reduce");
-                expect_ok(ruccl_work_stats(works[r], &stats), "stats");
-                assert_int_equal(stats.chunk_elements, b->chunk_elements);
-                assert_int_equal(stats.chunks, (37 + b->chunk_elements - 1) / b->chunk_elements);
-            }
-            ruccl_work_release(works[r]);
-        }
-    }
-    world_close(&w);
-}
-
 int main(void)
 {
 #define CLAIM(name) cmocka_unit_test_teardown(name, stop_daemon)
@@ -698,7 +647,6 @@ int main(void)
         CLAIM(illegal_calls_are_refused_on_every_rank),
         CLAIM(illegal_calls_are_refused_on_ranks_of_one_connection),
         CLAIM(illegal_calls_in_a_row_do_not_slip),
-        CLAIM(the_least_budget_of_eight_ranks_is_named_and_works),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
