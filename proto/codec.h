@@ -12,8 +12,8 @@
 #include "shared/collective.h"
 #include "shared/error.h"
 
-#define CODEC_VERSION_MIN 2u
-#define CODEC_VERSION_MAX 2u
+#define CODEC_VERSION_MIN 3u
+#define CODEC_VERSION_MAX 3u
 
 #define CODEC_NAME_MAX      63u  /* bytes of a client's or communicator's name, without the zero */
 #define CODEC_ID_MAX        128u /* bytes of a communicator id */
@@ -53,7 +53,8 @@ enum region_kind {
 struct request_join {
     uint32_t comm; /* not 0 */
     const char *id;
-    uint32_t rank, nranks; /* as sent: 1 <= nranks <= RANKS_MAX and rank < nranks are checked by comm */
+    uint32_t rank,
+        nranks; /* as sent: 1 <= nranks <= RANKS_MAX and rank < nranks are checked by comm */
     const char *label;
     uint64_t timeout_us;
     const char *algorithm; /* "" for none */

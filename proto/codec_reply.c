@@ -279,7 +279,9 @@ static int encode_completion(const struct reply_completion *completion, Ruccl__V
 
     body.error = codec_give_error(&completion->error, &error);
     body.sequence = completion->sequence;
+    body.wait_case = RUCCL__V1__COMPLETION__WAIT_WAIT_US;
     body.wait_us = completion->wait_us;
+    body.run_case = RUCCL__V1__COMPLETION__RUN_RUN_US;
     body.run_us = completion->run_us;
     body.chunks = completion->chunks;
     body.chunk_elements = completion->chunk_elements;

@@ -11,9 +11,9 @@ static uint64_t value_bytes(const uint8_t **at, const uint8_t *end, enum field_t
         return varint_read(&after, end, VARINT_BYTES_MAX, &n) ? (uint64_t)(after - *at)
                                                               : UINT64_MAX;
     case FIELD_8_BYTES:
-        return 8;
+        return sizeof(uint64_t);
     case FIELD_4_BYTES:
-        return FIXED_BYTES;
+        return sizeof(uint32_t);
     case FIELD_LENGTH:
         return varint_read(at, end, LENGTH_BYTES_MAX, &n) ? n : UINT64_MAX;
     }

@@ -2,7 +2,8 @@
  * Fields: how a message lies in bytes (protobuf.dev/programming-guides/encoding), for those that
  * look into it without the library: memos (memo.h) and repeats between nodes (peer_repeat.h). A
  * field is a key, number << 3 | type, and a value; a varint has seven bits a byte, the lowest
- * first, and the top bit set in all bytes but the last; a field that is zero is left out.
+ * first, and the top bit set in all bytes but the last; what is fixed is little endian; a field
+ * that is zero is left out, unless it is of a oneof.
  */
 #ifndef PROTO_FIELD_H
 #define PROTO_FIELD_H
@@ -13,7 +14,6 @@
 #define LENGTH_BYTES_MAX 5u    /* of a length, or of a field's key */
 #define VARINT_BITS      7u    /* of the value, in each byte */
 #define VARINT_MORE      0x80u /* in each but the last */
-#define FIXED_BYTES      4u
 
 enum field_type {
     FIELD_VARINT = 0,

@@ -1,31 +1,38 @@
 #include "proto/memo.h"
 
+#include <endian.h>
 #include <string.h>
-
-#include "proto/field.h"
 
 #define WORD_BYTES 8u /* messages are compared word by word, and have at least one */
 
-static struct memo_place place_of(uint8_t at, uint8_t len, bool fixed)
+/* The least value of so many bytes. */
+static uint64_t least_of(uint8_t len, const struct memo_field *f)
 {
-    const unsigned bits = len * (fixed ? 8u : VARINT_BITS);
+    if (f->type == FIELD_VARINT && len > 1)
+        return 1ull << (VARINT_BITS * (len - 1u));
+    return f->always ? 0 : 1;
+}
+
+static struct memo_place place_of(uint8_t at, uint8_t len, const struct memo_field *f)
+{
+    const unsigned bits = len * (f->type == FIELD_VARINT ? VARINT_BITS : 8u);
 
     return (struct memo_place){ .at = at,
                                 .len = len,
-                                .fixed = fixed,
-                                .least = fixed || len == 1 ? 1 : 1ull << (bits - VARINT_BITS),
+                                .type = f->type,
+                                .least = least_of(len, f),
                                 .most = bits < 64 ? (1ull << bits) - 1 : UINT64_MAX };
 }
 
 static bool note_place(struct memo *m, const uint8_t *bytes, uint32_t i, const struct field *f,
-                       bool fixed)
+                       const struct memo_field *varies)
 {
-    if (m->varied[i].len || f->type != (fixed ? FIELD_4_BYTES : FIELD_VARINT))
+    if (m->varied[i].len || f->type != varies->type)
         return false;
     for (uint32_t k = i + 1; k < m->nvaried; k++)
         if (m->varied[k].len)
             return false; /* not in ascending order */
-    m->varied[i] = place_of((uint8_t)(f->value - bytes), (uint8_t)f->len, fixed);
+    m->varied[i] = place_of((uint8_t)(f->value - bytes), (uint8_t)f->len, varies);
     return true;
 }
 
@@ -39,8 +46,7 @@ static bool note_places(struct memo *m, const uint8_t *bytes, const struct field
         if (!field_read(&at, end, &f))
             return false;
         for (uint32_t i = 1; i < m->nvaried; i++)
-            if (f.number == fields[i - 1].number &&
-                !note_place(m, bytes, i, &f, fields[i - 1].fixed))
+            if (f.number == fields[i - 1].number && !note_place(m, bytes, i, &f, &fields[i - 1]))
                 return false;
     }
     return true;
@@ -49,11 +55,12 @@ static bool note_places(struct memo *m, const uint8_t *bytes, const struct field
 static bool note(struct memo *m, const uint8_t *bytes, size_t len, uint32_t body,
                  const struct memo_field *fields)
 {
+    static const struct memo_field serial_field = { 1, FIELD_VARINT };
     const uint8_t *at = bytes, *end = bytes + len;
     struct field serial, rest;
 
-    return field_read(&at, end, &serial) && serial.number == 1 &&
-           note_place(m, bytes, 0, &serial, false) && field_read(&at, end, &rest) &&
+    return field_read(&at, end, &serial) && serial.number == serial_field.number &&
+           note_place(m, bytes, 0, &serial, &serial_field) && field_read(&at, end, &rest) &&
            rest.number == body && rest.type == FIELD_LENGTH && at == end &&
            note_places(m, bytes, &rest, fields);
 }
@@ -62,7 +69,8 @@ static void note_alike(struct memo *m)
 {
     memset(m->alike, 0xff, sizeof(m->alike));
     for (uint32_t i = 0; i < m->nvaried; i++)
-        memset(m->alike + m->varied[i].at, m->varied[i].fixed ? 0 : VARINT_MORE, m->varied[i].len);
+        memset(m->alike + m->varied[i].at, m->varied[i].type == FIELD_VARINT ? VARINT_MORE : 0,
+               m->varied[i].len);
 }
 
 bool memo_keep(struct memo *m, const uint8_t *bytes, size_t len, uint32_t body,
@@ -103,16 +111,30 @@ static bool is_alike(const struct memo *m, const uint8_t *bytes)
     return !differs(m, bytes, m->len - WORD_BYTES); /* the last one overlaps */
 }
 
-static uint64_t read_place(const struct memo_place *p, const uint8_t *bytes)
+static uint64_t read_varying(const uint8_t *at, unsigned len)
 {
-    const uint8_t *at = bytes + p->at;
     uint64_t value = 0;
 
-    if (p->fixed)
-        return at[0] | at[1] << 8 | at[2] << 16 | (uint64_t)at[3] << 24;
-    for (unsigned i = p->len; i-- > 0;)
-        value = value << VARINT_BITS | (at[i] & (VARINT_MORE - 1u));
+    while (len-- > 0)
+        value = value << VARINT_BITS | (at[len] & (VARINT_MORE - 1u));
     return value;
+}
+
+static uint64_t read_place(const struct memo_place *p, const uint8_t *bytes)
+{
+    uint64_t wide;
+    uint32_t narrow;
+
+    switch (p->type) {
+    case FIELD_4_BYTES:
+        memcpy(&narrow, bytes + p->at, sizeof(narrow));
+        return le32toh(narrow);
+    case FIELD_8_BYTES:
+        memcpy(&wide, bytes + p->at, sizeof(wide));
+        return le64toh(wide);
+    default:
+        return read_varying(bytes + p->at, p->len);
+    }
 }
 
 bool memo_matches(const struct memo *m, const uint8_t *bytes, size_t len, uint64_t *ret_values)
@@ -127,17 +149,22 @@ bool memo_matches(const struct memo *m, const uint8_t *bytes, size_t len, uint64
 /* Return: whether the value takes as many bytes as there are. */
 static bool write_place(const struct memo_place *p, uint64_t value, uint8_t *bytes)
 {
-    uint8_t *at = bytes + p->at;
+    const uint64_t wide = htole64(value);
+    const uint32_t narrow = htole32((uint32_t)value);
 
     if (value < p->least || value > p->most)
         return false;
-    if (p->fixed) {
-        for (unsigned i = 0; i < FIXED_BYTES; i++)
-            at[i] = (uint8_t)(value >> (8 * i));
-        return true;
+    switch (p->type) {
+    case FIELD_4_BYTES:
+        memcpy(bytes + p->at, &narrow, sizeof(narrow));
+        break;
+    case FIELD_8_BYTES:
+        memcpy(bytes + p->at, &wide, sizeof(wide));
+        break;
+    default:
+        if (p->len)
+            varint_write(bytes + p->at, value);
     }
-    if (p->len)
-        varint_write(at, value);
     return true;
 }
 

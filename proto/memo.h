@@ -7,7 +7,7 @@
 #ifndef PROTO_MEMO_H
 #define PROTO_MEMO_H
 
-#include "shared/base.h"
+#include "proto/field.h"
 
 #define MEMO_BYTES      192u /* of the longest message that is worth it */
 #define MEMO_VARIED_MAX 5u
@@ -15,13 +15,14 @@
 /* A field that varies. */
 struct memo_field {
     uint8_t number;
-    bool fixed; /* four bytes, little endian; else a varint */
+    enum field_type type; /* a number's */
+    bool always;          /* zero is not left out, as it is elsewhere */
 };
 
 struct memo_place {
     uint8_t at;
     uint8_t len; /* 0: it is left out */
-    bool fixed;
+    enum field_type type;
     uint64_t least, most; /* the values that take so many bytes */
 };
 

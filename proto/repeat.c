@@ -5,9 +5,15 @@
 /* Which of a body's fields vary, by the numbers of client.proto: sequence, slot, fence and signal;
  * sequence, wait_us and run_us. */
 enum { REQUEST_START_FIELD = 15, REQUEST_POST_FIELD = 11, REPLY_COMPLETION_FIELD = 5 };
-static const struct memo_field post_fields[] = { { 2 }, { 3 }, { 25 }, { 26, true } };
-static const struct memo_field start_fields[] = { { 2 }, { 3 }, { 5 }, { 6, true } };
-static const struct memo_field completion_fields[] = { { 2 }, { 3 }, { 4 } };
+static const struct memo_field post_fields[] = {
+    { 2, FIELD_8_BYTES }, { 3 }, { 25 }, { 26, FIELD_4_BYTES }
+};
+static const struct memo_field start_fields[] = {
+    { 2, FIELD_8_BYTES }, { 3 }, { 5 }, { 6, FIELD_4_BYTES }
+};
+static const struct memo_field completion_fields[] = { { 2, FIELD_8_BYTES },
+                                                       { 3, FIELD_8_BYTES, true },
+                                                       { 4, FIELD_8_BYTES, true } };
 
 /* Where to look as the `n`-th: at the one found last first. */
 static uint32_t nth(uint32_t last, uint32_t n)

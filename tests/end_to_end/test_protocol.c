@@ -51,7 +51,7 @@ TEST(a_version_gap_names_both_ranges)
     raw_connect(&c, d.socket);
     raw_hello(&c, 7, 9, pidfd);
     raw_expect_done(&c, ERROR_VERSION, "versions 7 to 9");
-    raw_expect_goodbye(&c, ERROR_VERSION, "2 to 2");
+    raw_expect_goodbye(&c, ERROR_VERSION, "3 to 3");
     raw_close(&c);
 
     raw_connect(&c, d.socket);

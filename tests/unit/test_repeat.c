@@ -402,6 +402,31 @@ static void test_a_repeat_is_not_decoded(void **state)
     assert_string_equal(told.completion.algorithm, "direct");
 }
 
+/* What a call took is any number, and few are told apart by how long they are. */
+static void test_whatever_the_times_are_it_is_a_repeat(void **state)
+{
+    static uint8_t bytes[PACKET_BYTES_MAX];
+    struct reply done = { .kind = REPLY_COMPLETION, .serial = 200 }, told;
+    struct error e = { 0 };
+
+    (void)state;
+    done.completion.sequence = 1;
+    assert_reply_alike(&done);
+    for (size_t i = 0; i < ARRAY_SIZE(edges); i++)
+        for (size_t k = 0; k < ARRAY_SIZE(edges); k++) {
+            int len;
+
+            done.completion.wait_us = edges[i];
+            done.completion.run_us = edges[k];
+            done.completion.sequence = MAX(edges[i], 1u);
+            len = repeat_encode_reply(&replies, &done, bytes);
+            assert_int_equal(repeat_decode_reply(&replies, NULL, bytes, (size_t)len, &told, &e), 0);
+            assert_true(told.completion.sequence == done.completion.sequence);
+            assert_true(told.completion.wait_us == edges[i]);
+            assert_true(told.completion.run_us == edges[k]);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -413,6 +438,8 @@ int main(void)
                                         codec_teardown),
         cmocka_unit_test_setup_teardown(test_every_kind_between_calls, setup, codec_teardown),
         cmocka_unit_test_setup_teardown(test_completions_in_a_row, setup, codec_teardown),
+        cmocka_unit_test_setup_teardown(test_whatever_the_times_are_it_is_a_repeat, setup,
+                                        codec_teardown),
         cmocka_unit_test_setup_teardown(test_what_does_not_vary_tells_completions_apart, setup,
                                         codec_teardown),
         cmocka_unit_test_setup_teardown(test_every_change_of_a_known_reply, setup, codec_teardown),
