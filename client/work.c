@@ -76,12 +76,17 @@ void work_unref(struct ruccl_work *w)
 
 /* ---------------------------------------------------------------- progress */
 
+static uint64_t version_of_cell(const struct ruccl_work *w)
+{
+    return atomic_load_explicit(&w->conn->cells[w->slot].version, memory_order_relaxed);
+}
+
 static void read_cell(const struct ruccl_work *w, struct ruccl_progress *ret)
 {
     const struct progress_cell *cell = &w->conn->cells[w->slot];
     struct progress p;
 
-    if (atomic_load_explicit(&cell->version, memory_order_relaxed) == w->cell_version)
+    if (version_of_cell(w) == w->cell_version)
         return;
     if (progress_read(cell, &p))
         memcpy(ret, &p, sizeof(*ret));
@@ -211,13 +216,14 @@ int work_new(struct ruccl_conn *c, uint32_t ncounts, struct ruccl_work **ret, st
         work_unref(w);
         return r;
     }
-    w->cell_version = atomic_load_explicit(&c->cells[w->slot].version, memory_order_relaxed);
     *ret = w;
     return 0;
 }
 
 void work_expect(struct ruccl_work *w, struct request *q)
 {
+    if (!w->hidden)
+        w->cell_version = version_of_cell(w);
     w->refs++;
     conn_expect(w->conn, &w->pending, q);
 }

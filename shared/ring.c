@@ -38,19 +38,32 @@ static void copy_out(const struct ring_messages *m, uint64_t place, void *bytes,
         memcpy((uint8_t *)bytes + (len - around), m->bytes, around);
 }
 
-/* A head that cannot be is taken for a full ring: it harms only whoever wrote it. */
-bool ring_has_room(const struct ring_out *r, uint32_t len)
+static uint64_t consumer_head(const struct ring_out *r)
 {
-    uint64_t used = r->tail - atomic_load_explicit(&r->state->head, memory_order_acquire);
+    return atomic_load_explicit(&r->state->head, memory_order_acquire);
+}
+
+/* A head that cannot be is taken for a full ring: it harms only whoever wrote it. */
+static bool has_room(const struct ring_out *r, uint64_t head, uint32_t len)
+{
+    const uint64_t used = r->tail - head;
 
     return used <= RING_BYTES && RING_BYTES - used >= record_bytes(len);
+}
+
+bool ring_has_room(const struct ring_out *r, uint32_t len)
+{
+    return has_room(r, consumer_head(r), len);
 }
 
 int ring_put(struct ring_out *r, const void *bytes, uint32_t len)
 {
     assert(len > 0 && len <= RING_MESSAGE_MAX);
-    if (!ring_has_room(r, len))
-        return RING_FULL;
+    if (!has_room(r, r->head, len)) {
+        r->head = consumer_head(r);
+        if (!has_room(r, r->head, len))
+            return RING_FULL;
+    }
     memcpy(&r->messages->bytes[r->tail % RING_BYTES], &len, sizeof(len));
     copy_in(r->messages, r->tail + sizeof(len), bytes, len);
     r->tail += record_bytes(len);
@@ -106,6 +119,7 @@ int ring_take(struct ring_in *r, void *bytes, uint32_t *ret_len)
 
 bool ring_arm(struct ring_in *r, uint32_t bell)
 {
+    r->armed = true;
     atomic_store_explicit(&r->state->armed, ++r->narmed << RING_BELL_BITS | bell,
                           memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
@@ -114,6 +128,9 @@ bool ring_arm(struct ring_in *r, uint32_t bell)
 
 void ring_disarm(struct ring_in *r)
 {
+    if (!r->armed)
+        return;
+    r->armed = false;
     atomic_store_explicit(&r->state->armed, 0, memory_order_relaxed);
 }
 

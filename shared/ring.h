@@ -4,7 +4,9 @@
  *
  * What the producer writes and what the consumer writes lie in different memory, so that each side
  * may be denied the other's. Neither side ever reads back what it wrote: its own place is kept in
- * private memory, and what the other side says is believed only as far as it cannot hurt.
+ * private memory, and what the other side says is believed only as far as it cannot hurt. Nor does
+ * it look at the other's, or write its own anew, where it need not: each time costs the way from
+ * one CPU to the other.
  *
  * A consumer about to sleep arms the ring and looks once more. A producer that finds it armed rings
  * a bell, by other means, once for every arming; where there are several bells, the arming says
@@ -44,6 +46,8 @@ struct ring_out {
     struct ring_messages *messages;
     const struct ring_state *state;
     uint64_t tail;
+    uint64_t
+        head; /* the consumer's when it was last looked at: since then it may have taken more */
     uint64_t rung; /* the arming that was last answered */
 };
 
@@ -53,6 +57,7 @@ struct ring_in {
     struct ring_state *state;
     _Atomic uint64_t head; /* so that another thread may ask ring_is_empty() */
     uint64_t narmed, nlooks;
+    bool armed;
 };
 
 /* Conditions */

@@ -3,7 +3,8 @@
  * at every turn of the loop, from its bell or an answer until nothing has come for a while; then
  * its ring is armed, and the client rings again. Who rings wakes those that its operation waits
  * for, too, so that one bell does for a communicator. While anybody is awake, the loop does not
- * sleep. The clients that sleep are rung at the end of a turn, all together.
+ * sleep. Which clients sleep is looked up at the end of a turn, when the replies of all have been
+ * put, and they are rung together: to look it up waits until what was put before is seen by others.
  */
 #include "daemon/server/session_private.h"
 
@@ -253,12 +254,26 @@ static void session_ring(struct session *s)
     *due = 0;
 }
 
+/* Whether the client may be asleep. */
+static bool session_take_bell(struct session *s)
+{
+    const struct fault_area *before = fault_enter(&s->guard);
+    const bool asleep = ring_take_bell(&s->replies);
+
+    fault_leave(before);
+    return asleep;
+}
+
 void sessions_ring(struct service *service)
 {
-    struct session *s;
+    struct session *s, *tmp;
 
-    list_for_each(s, &service->owed, owed_link)
-        s->belfry->due[ring_taken_bell(&s->replies)]++;
+    list_for_each_safe(s, tmp, &service->owed, owed_link) {
+        if (session_take_bell(s))
+            s->belfry->due[ring_taken_bell(&s->replies)]++;
+        else
+            list_remove(&s->owed_link);
+    }
     while (!list_empty(&service->owed)) {
         s = list_first(&service->owed, struct session, owed_link);
         list_remove(&s->owed_link);
@@ -277,17 +292,17 @@ void session_ring_for_socket(struct session *s)
 bool session_put_reply(struct session *s, const void *bytes, uint32_t len)
 {
     const struct fault_area *before;
-    bool put, asleep;
+    bool put;
 
     if (!s->rings)
         return false;
     before = fault_enter(&s->guard);
     put = ring_put(&s->replies, bytes, len) == 0;
-    asleep = put && ring_take_bell(&s->replies);
     fault_leave(before);
-    if (asleep && list_empty(&s->owed_link))
+    if (!put)
+        return false;
+    if (list_empty(&s->owed_link))
         list_append(&s->service->owed, &s->owed_link);
-    if (put)
-        session_wake(s); /* who is answered soon asks again */
-    return put;
+    session_wake(s); /* who is answered soon asks again */
+    return true;
 }

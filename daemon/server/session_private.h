@@ -78,7 +78,7 @@ struct session {
     struct ring_in requests;
     struct ring_out replies;
     struct list awake_link; // service::awake, while its ring is looked at unasked
-    struct list owed_link;  // service::owed, while it is to be rung
+    struct list owed_link;  // service::owed, from a reply until its client is rung, if it sleeps
     struct belfry *belfry;
     struct daemon_rings *ours; /* in the memory behind `cells` */
     bool rang;                 /* and nothing has been taken since */

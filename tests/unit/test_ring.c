@@ -220,6 +220,18 @@ TEST(who_is_awake_is_not_rung)
     assert_false(ring_take_bell(&out));
 }
 
+/* Which would take its word from the producer's CPU. */
+TEST(who_is_awake_does_not_say_so_again)
+{
+    ring_open_at(0);
+    assert_true(ring_arm(&in, 0));
+    ring_disarm(&in);
+    assert_int_equal(atomic_load(&consumer.armed), 0);
+    atomic_store(&consumer.armed, 7);
+    ring_disarm(&in);
+    assert_int_equal(atomic_load(&consumer.armed), 7);
+}
+
 TEST(who_has_something_to_take_does_not_go_to_sleep)
 {
     ring_open_at(0);
@@ -431,7 +443,8 @@ TEST(a_head_that_cannot_be_is_a_full_ring)
     const uint64_t place = 3 * RING_BYTES;
 
     ring_open_at(place);
-    assert_int_equal(put(20, 0), 0);
+    for (uint64_t i = 0; i < RING_BYTES / 16; i++)
+        assert_int_equal(put(12, i), 0);
     static const int64_t wrong[] = { STEP,
                                      1,
                                      4096,
@@ -445,9 +458,26 @@ TEST(a_head_that_cannot_be_is_a_full_ring)
         assert_false(ring_has_room(&out, 1));
         assert_int_equal(put(1, 0), RING_FULL);
     }
-    assert_int_equal(atomic_load(&messages.tail), place + 24);
+    assert_int_equal(atomic_load(&messages.tail), place + RING_BYTES);
     atomic_store(&consumer.head, place);
-    expect_taken(20, 0);
+    expect_taken(12, 0);
+}
+
+/* It is in another CPU's cache. */
+TEST(the_consumers_place_is_looked_at_for_want_of_room_only)
+{
+    const uint64_t fit = RING_BYTES / 24;
+
+    ring_open_at(0);
+    atomic_store(&consumer.head, UINT64_MAX);
+    for (uint64_t i = 0; i < fit; i++)
+        assert_int_equal(put(20, i), 0);
+    assert_int_equal(put(20, fit), RING_FULL);
+    atomic_store(&consumer.head, 0);
+    for (uint64_t i = 0; i < fit; i++)
+        expect_taken(20, i);
+    for (uint64_t i = 0; i < fit; i++)
+        assert_int_equal(put(20, i), 0);
 }
 
 TEST(neither_side_reads_back_its_own_place)
@@ -525,12 +555,14 @@ int main(void)
         cmocka_unit_test(a_bell_is_due_once_for_every_arming),
         cmocka_unit_test(who_sleeps_says_which_bell_it_hears),
         cmocka_unit_test(who_is_awake_is_not_rung),
+        cmocka_unit_test(who_is_awake_does_not_say_so_again),
         cmocka_unit_test(who_has_something_to_take_does_not_go_to_sleep),
         cmocka_unit_test(no_message_is_slept_through),
         cmocka_unit_test(a_tail_that_cannot_be_is_refused),
         cmocka_unit_test(a_length_that_cannot_be_is_refused),
         cmocka_unit_test(a_length_that_changes_under_the_consumer_is_one_or_the_other),
         cmocka_unit_test(a_head_that_cannot_be_is_a_full_ring),
+        cmocka_unit_test(the_consumers_place_is_looked_at_for_want_of_room_only),
         cmocka_unit_test(neither_side_reads_back_its_own_place),
         cmocka_unit_test(an_arming_is_known_by_its_number_alone),
         cmocka_unit_test(a_consumer_is_kept_waiting_by_who_has_its_cpu_and_does_not_sleep),
