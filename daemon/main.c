@@ -115,7 +115,8 @@ static int run(struct config *config, int argc, char **argv, struct error *e)
 
     /* for the device's threads, which inherit it. Not everybody may, and it is about speed alone */
     setpriority(PRIO_PROCESS, 0, -(int)config->priority);
-    r = device_host.open(&(struct device_config){ .nworkers = (unsigned)config->workers },
+    r = device_host.open(&(struct device_config){ .nworkers = (unsigned)config->workers,
+                                                  .spin_us = config->spin_us },
                          &parts.device, e);
     if (r < 0)
         return r;

@@ -136,6 +136,7 @@ struct task {
 
 struct device_config {
     unsigned nworkers; /* host: threads for large tasks; 0 lets the device choose */
+    uint64_t spin_us;  /* host: how long they look for the next task before they sleep */
     const char *gpus;  /* cuda: "all", or UUIDs as "GPU-...", separated by commas */
 };
 

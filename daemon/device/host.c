@@ -11,7 +11,7 @@
 
 #define WORKERS_DEFAULT_MAX 8u           /* memory is busy before so many cores are */
 #define BLOCK_BYTES         (256u << 10) /* that a block touches: a part of a core's own cache */
-#define HELP_BYTES          (4u << 20)   /* that an operation touches; with less, help is late */
+#define HELP_BYTES          (3u << 20)   /* that an operation touches; with less, help is late */
 #define SHORT_BYTES         (256u << 20) /* with more, the loop thread serves others */
 #define STREAM_BYTES        (64u << 20)  /* with more, caches are no use */
 #define COPY_GROUP          8u           /* destinations written side by side */
@@ -257,7 +257,7 @@ static int host_open(const struct device_config *config, struct device **ret, st
         free(h);
         return error_set_errno(e, -r, "installing the SIGBUS handler");
     }
-    r = workers_new(nworkers, ncpus, host_run, &h->workers);
+    r = workers_new(nworkers, ncpus, config->spin_us, host_run, &h->workers);
     if (r < 0) {
         fault_uninstall();
         free(h);

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -51,7 +52,10 @@ struct workers {
     struct job *jobs;
     struct part *parts;   /* nworkers + 1 of them for each job */
     unsigned nhelpers;    /* workers that a short task may have */
+    uint64_t look_us;     /* that polling is preferred to sleeping, by workers */
     uint64_t watch_until; /* us; the loop thread's */
+    atomic_int loop_cpu;  /* where the loop thread was when it last wanted help; below 0: nowhere */
+    _Atomic uint64_t ncalls; /* reasons to stop looking, so far; written under the lock */
 
     pthread_mutex_t lock; /* of all below */
     bool stopping;
@@ -166,6 +170,41 @@ static void workers_wake(struct workers *w, unsigned n)
         worker_wake(list_first(&w->idle, struct worker, link));
 }
 
+/* To any other CPU. That is a move, and no rule for later. */
+static void leave_cpu(int cpu)
+{
+    cpu_set_t all, others;
+
+    if (sched_getaffinity(0, sizeof(all), &all) < 0)
+        return;
+    others = all;
+    CPU_CLR(cpu, &others);
+    if (sched_setaffinity(0, sizeof(others), &others) == 0)
+        sched_setaffinity(0, sizeof(all), &all);
+}
+
+/*
+ * Looks for the next task, since a wake-up costs the loop thread more than a block does, and others
+ * who look hold it up. Not on the loop thread's CPU, where the scheduler likes to wake workers:
+ * there the loop thread would work, and the worker wait for it. Leaves the lock meanwhile. Return:
+ * whether a task has come.
+ */
+static bool worker_look(struct workers *w)
+{
+    const uint64_t seen = w->ncalls, until = now_us() + w->look_us;
+
+    pthread_mutex_unlock(&w->lock);
+    while (atomic_load_explicit(&w->ncalls, memory_order_relaxed) == seen && now_us() < until) {
+        const int cpu = sched_getcpu();
+
+        if (cpu == atomic_load_explicit(&w->loop_cpu, memory_order_relaxed))
+            leave_cpu(cpu);
+        sched_yield();
+    }
+    pthread_mutex_lock(&w->lock);
+    return w->ncalls != seen;
+}
+
 static void worker_sleep(struct worker *self)
 {
     struct workers *w = self->workers;
@@ -223,15 +262,21 @@ static void *worker_main(void *arg)
 {
     struct worker *self = arg;
     struct workers *w = self->workers;
+    bool expects = false; /* the next task may come soon */
 
     pthread_mutex_lock(&w->lock);
     while (!w->stopping) {
         struct job *job = find_seat(w);
 
-        if (job)
+        if (job) {
+            expects = job->is_short;
             workers_run_job(w, job, job->nparts - job->seats--, NEVER);
-        else
+        } else if (expects) {
+            expects = worker_look(w);
+        } else {
             worker_sleep(self);
+            expects = true; /* if it was woken too late for this one */
+        }
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;
@@ -307,7 +352,8 @@ static int workers_start(struct workers *w, unsigned nworkers)
     return r;
 }
 
-int workers_new(unsigned nworkers, unsigned ncpus, workers_run_fn run, struct workers **ret)
+int workers_new(unsigned nworkers, unsigned ncpus, uint64_t look_us, workers_run_fn run,
+                struct workers **ret)
 {
     struct workers *w = NULL;
     int r;
@@ -316,6 +362,8 @@ int workers_new(unsigned nworkers, unsigned ncpus, workers_run_fn run, struct wo
     if (r == 0) {
         w->run = run;
         w->nhelpers = MIN(nworkers, ncpus - 1);
+        w->look_us = look_us;
+        w->loop_cpu = -1;
         r = workers_start(w, nworkers);
     }
     if (r < 0) {
@@ -333,6 +381,7 @@ struct workers *workers_free(struct workers *w)
     pthread_mutex_lock(&w->lock);
     assert(list_empty(&w->queue) && list_empty(&w->finished));
     w->stopping = true;
+    w->ncalls++;
     workers_wake(w, w->nworkers);
     pthread_mutex_unlock(&w->lock);
     for (unsigned i = 0; i < w->nworkers; i++) {
@@ -363,6 +412,15 @@ static unsigned workers_seats(const struct workers *w, enum workers_use use)
     }
 }
 
+/* Those who look, and as many of those who sleep as it takes. Under the lock. */
+static void workers_call(struct workers *w, const struct job *job)
+{
+    if (job->is_short)
+        atomic_store_explicit(&w->loop_cpu, sched_getcpu(), memory_order_relaxed);
+    atomic_fetch_add_explicit(&w->ncalls, 1, memory_order_relaxed);
+    workers_wake(w, job->seats);
+}
+
 bool workers_submit(struct workers *w, struct task *task, uint64_t block, enum workers_use use)
 {
     const bool is_short = use != WORKERS_ALONE;
@@ -376,7 +434,8 @@ bool workers_submit(struct workers *w, struct task *task, uint64_t block, enum w
         list_remove(&job->link);
         job_init(job, task, block, workers_seats(w, use), is_short);
         list_append(&w->queue, &job->link);
-        workers_wake(w, job->seats);
+        if (job->seats > 0)
+            workers_call(w, job);
         w->nshort += is_short;
         w->watching |= is_short;
     }

@@ -9,6 +9,10 @@
  * helpers' last blocks should end; who finishes meanwhile needs not wake the loop. Later ends, and
  * those of long tasks, are told by the descriptor.
  *
+ * A worker that has helped with a short task, or came too late to, looks for the next one for a
+ * while before it sleeps, lets others run between two looks, and moves away from the CPU where the
+ * loop thread works.
+ *
  * All calls are for the loop thread. `run` is called on workers and in workers_poll(), for blocks
  * of a task that do not overlap; it may not block and knows nothing but its arguments.
  */
@@ -26,9 +30,11 @@ typedef int (*workers_run_fn)(const struct task *task, uint64_t first, uint64_t 
 
 /*
  * Starts `nworkers` >= 1 threads, which sleep while there is nothing to do; `ncpus` of the
- * process's, for them and the loop thread. Return: 0 or -errno.
+ * process's, for them and the loop thread. They look for a next task for `look_us`; 0: they sleep
+ * at once. Return: 0 or -errno.
  */
-int workers_new(unsigned nworkers, unsigned ncpus, workers_run_fn run, struct workers **ret);
+int workers_new(unsigned nworkers, unsigned ncpus, uint64_t look_us, workers_run_fn run,
+                struct workers **ret);
 
 /* Ends and joins the threads; no task may be held. Returns NULL. NULL is allowed. */
 struct workers *workers_free(struct workers *w);

@@ -71,6 +71,7 @@ bool kind_get(struct kind *k)
         k->n += 3;
     k->ops = k->n < 3 * nrows ? device_rows[k->n / 3] : &device_flaky;
     k->nworkers = 1 + k->n % 3;
+    k->spin_us = k->n % 2 ? 200 : 0;
     return k->n <= 3 * nrows;
 }
 
@@ -79,7 +80,8 @@ struct device *open_kind(const struct kind *k)
     struct error e = { 0 };
     struct device *d;
 
-    if (k->ops->open(&(struct device_config){ .nworkers = k->nworkers }, &d, &e) < 0)
+    if (k->ops->open(&(struct device_config){ .nworkers = k->nworkers, .spin_us = k->spin_us }, &d,
+                     &e) < 0)
         fail_msg("%s: %s", k->ops->name, e.text);
     if (k->ops == &device_flaky)
         flaky_configure(

@@ -28,6 +28,7 @@ struct kind {
     unsigned n;
     const struct device_ops *ops;
     unsigned nworkers;
+    uint64_t spin_us;
 };
 
 /* The n-th of: every row with one, two and three workers, then the flaky one. */

@@ -13,6 +13,7 @@
 #define NBLOCKS 64u
 #define WAIT_MS 20000
 #define TRIES   100u
+#define LONG_US 1000000000u /* longer than a test takes */
 
 /* One task whose elements are blocks; run_block() looks here, since it may know nothing else. */
 static struct {
@@ -83,15 +84,20 @@ static void record_done(struct task *task, int r)
     story.r = r;
 }
 
-static struct workers *open_workers(unsigned nworkers, unsigned ncpus)
+static struct workers *open_lookers(unsigned nworkers, unsigned ncpus, uint64_t look_us)
 {
     struct workers *w = NULL;
 
     memset(&story, 0, sizeof(story));
     story.loop = pthread_self();
     story.stop_block = UINT64_MAX;
-    assert_int_equal(workers_new(nworkers, ncpus, run_block, &w), 0);
+    assert_int_equal(workers_new(nworkers, ncpus, look_us, run_block, &w), 0);
     return w;
+}
+
+static struct workers *open_workers(unsigned nworkers, unsigned ncpus)
+{
+    return open_lookers(nworkers, ncpus, 0);
 }
 
 static struct task new_task(uint64_t nblocks)
@@ -302,6 +308,58 @@ TEST(the_loop_thread_passes_a_long_task_by)
     workers_free(w);
 }
 
+/* A task in which the loop thread waits for a worker, and a worker for it, to its end: with blocks
+ * enough that workers, waiting in their first ones, leave it some. */
+static void have_help(struct workers *w, enum workers_use use)
+{
+    struct task t = new_task(NBLOCKS);
+
+    story.held = story.opens = true;
+    story.ndone = story.by_loop = story.by_workers = 0;
+    atomic_store(&story.gate, use == WORKERS_ALONE);
+    assert_true(workers_submit(w, &t, 1, use));
+    finish(w);
+    assert_true(story.by_workers > 0);
+}
+
+TEST(who_looks_finds_the_next_task)
+{
+    struct workers *w = open_lookers(2, 3, LONG_US);
+
+    for (unsigned i = 0; i < NBLOCKS; i++)
+        have_help(w, i % 8 == 7 ? WORKERS_ALONE : WORKERS_HELP);
+    workers_free(w);
+}
+
+static uint64_t cpu_us(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+TEST(looking_ends_and_long_tasks_are_not_looked_for)
+{
+    static const struct {
+        enum workers_use use;
+        uint64_t look_us;
+    } cases[] = { { WORKERS_HELP, 1000 }, { WORKERS_HELP, 0 }, { WORKERS_ALONE, LONG_US } };
+
+    for (unsigned i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct workers *w = open_lookers(1, 2, cases[i].look_us);
+        uint64_t before;
+
+        have_help(w, cases[i].use);
+        usleep(20000);
+        before = cpu_us();
+        usleep(100000);
+        assert_true(cpu_us() - before < 20000);
+        have_help(w, cases[i].use); /* and it wakes */
+        workers_free(w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -313,6 +371,8 @@ int main(void)
         cmocka_unit_test(a_late_end_is_told_by_the_descriptor),
         cmocka_unit_test(a_task_cancelled_or_failed_in_the_middle_ends_there),
         cmocka_unit_test(the_loop_thread_passes_a_long_task_by),
+        cmocka_unit_test(who_looks_finds_the_next_task),
+        cmocka_unit_test(looking_ends_and_long_tasks_are_not_looked_for),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,7 +38,7 @@ static int row_open(const struct device_config *config, struct device **ret, str
 
     if (!g)
         return error_set_errno(e, ENOMEM, "opening the GPU");
-    r = device_host.open(&(struct device_config){ .nworkers = config->nworkers }, &g->host, e);
+    r = device_host.open(config, &g->host, e);
     if (r < 0) {
         free(g);
         return r;
