@@ -24,6 +24,21 @@ INLINE bool is_narrow(enum dtype_id type)
     return type == DTYPE_F16 || type == DTYPE_BF16 || type == DTYPE_F8E4M3 || type == DTYPE_F8E5M2;
 }
 
+INLINE bool is_half(enum dtype_id type)
+{
+    return type == DTYPE_F16 || type == DTYPE_BF16;
+}
+
+INLINE bool is_small(enum dtype_id type)
+{
+    return is_narrow(type) && !is_half(type);
+}
+
+INLINE bool is_order(enum operator_id op)
+{
+    return op == OPERATOR_MIN || op == OPERATOR_MAX;
+}
+
 INLINE unsigned width_of(enum dtype_id type)
 {
     switch (type) {
@@ -52,16 +67,16 @@ INLINE unsigned stride_of(enum dtype_id type, bool wide)
     return wide && is_narrow(type) ? 4 : width_of(type);
 }
 
+/* Two vectors of each buffer: a cache line or more at once. Of f8 it is two of accumulators. */
 INLINE unsigned strip_of(enum dtype_id type)
 {
-    return is_narrow(type) ? 2 * LANES : 2 * VEC_BYTES / width_of(type);
+    return is_small(type) ? 2 * LANES : 2 * VEC_BYTES / width_of(type);
 }
 
 /* How many sources one loop combines: a power of two. Sums are what training waits for. */
 INLINE unsigned group_of(enum dtype_id type, enum operator_id op)
 {
-    return op == OPERATOR_SUM && type != DTYPE_F8E4M3 && type != DTYPE_F8E5M2 ? GROUP_MAX
-                                                                              : GROUP_MIN;
+    return op == OPERATOR_SUM && !is_small(type) ? GROUP_MAX : GROUP_MIN;
 }
 
 /* ---- Memory <-> accumulators ---- */
@@ -80,19 +95,8 @@ INLINE vec narrow_load(enum dtype_id type, const void *p)
     }
 }
 
-INLINE void narrow_store(enum dtype_id type, void *p, vec v)
-{
-    switch (type) {
-    case DTYPE_F8E4M3:
-        narrow_u8(p, small_encode(v, 4, 3, false));
-        break;
-    default:
-        narrow_u8(p, small_encode(v, 5, 2, true));
-    }
-}
-
 /*
- * `split`: the strip holds its even elements in a and its odd ones in b. For bf16 on both sides
+ * `split`: the pair holds its even elements in a and its odd ones in b. For bf16 on both sides
  * that is two cheap operations a (little-endian) vector, where widening in order takes shuffles.
  */
 INLINE struct pair load(enum dtype_id type, bool wide, bool split, const void *from)
@@ -109,36 +113,56 @@ INLINE struct pair load(enum dtype_id type, bool wide, bool split, const void *f
     return (struct pair){ *(const vec_any *)p, *(const vec_any *)(p + VEC_BYTES) };
 }
 
-INLINE void store_vec(bool streamed, void *to, vec v)
+/* Accumulators become what memory holds of them: once, however many destinations there are.
+ * `clean`: of bf16, as bf16_encode_split() says. */
+INLINE struct strip encode(enum dtype_id type, bool wide, bool split, bool clean, struct strip s)
 {
-    if (streamed)
-        stream(to, v);
-    else
-        *(vec_any *)to = v;
+    if (wide)
+        return s;
+    switch (type) {
+    case DTYPE_F16:
+        return (struct strip){ { f16_encode(s.low), f16_encode(s.high) }, s.high };
+    case DTYPE_BF16:
+        return (struct strip){ split ? bf16_encode_split(s, clean) : bf16_encode(s), s.high };
+    case DTYPE_F8E4M3:
+        return (struct strip){
+            { small_encode(s.low.a, 4, 3, false), small_encode(s.low.b, 4, 3, false) }, s.high
+        };
+    case DTYPE_F8E5M2:
+        return (struct strip){
+            { small_encode(s.low.a, 5, 2, true), small_encode(s.low.b, 5, 2, true) }, s.high
+        };
+    default:
+        return s;
+    }
 }
 
-/* `streamed`: not of f8, whose pieces are small. */
-INLINE void store(enum dtype_id type, bool wide, bool split, bool streamed, void *to, struct pair v)
+INLINE void store_pair(bool streamed, void *to, struct pair v)
 {
     uint8_t *p = to;
 
-    if (split) {
-        store_vec(streamed, p, bf16_encode_split(v));
-    } else if (type == DTYPE_F16 && !wide) {
-        f16_store(streamed, p, v.a);
-        f16_store(streamed, p + VEC_BYTES / 2, v.b);
-    } else if (wide || !is_narrow(type)) {
-        store_vec(streamed, p, v.a);
-        store_vec(streamed, p + VEC_BYTES, v.b);
-    } else if (type == DTYPE_BF16) {
-        struct pair r = bf16_encode_high(v);
-
-        narrow_u16(p, r.a >> 16);
-        narrow_u16(p + VEC_BYTES / 2, r.b >> 16);
+    if (streamed) {
+        stream(p, v.a);
+        stream(p + VEC_BYTES, v.b);
     } else {
-        narrow_store(type, p, v.a);
-        narrow_store(type, p + LANES * width_of(type), v.b);
+        *(vec_any *)p = v.a;
+        *(vec_any *)(p + VEC_BYTES) = v.b;
     }
+}
+
+/* `streamed`: not of f8, whose pieces are small. */
+INLINE void store(enum dtype_id type, bool wide, bool streamed, void *to, struct strip s)
+{
+    uint8_t *p = to;
+
+    if (is_small(type) && !wide) {
+        narrow_u8(p, s.low.a);
+        narrow_u8(p + LANES, s.low.b);
+        return;
+    }
+    store_pair(streamed, p, s.low);
+    if (is_half(type) && wide)
+        store_pair(streamed, p + 2 * VEC_BYTES, s.high);
 }
 
 /* ---- Operators ---- */
@@ -224,13 +248,41 @@ INLINE vec combine(enum dtype_id type, enum operator_id op, vec a, vec b)
     return integer_combine(type, op, a, b);
 }
 
-INLINE vec divide(enum dtype_id type, vec v, uint32_t divisor)
+/* In every lane: what a mean divides by, or its inverse, which a power of two makes exact. */
+struct divisor {
+    vec value;
+    bool none, inverse;
+};
+
+INLINE struct divisor divisor_of(enum dtype_id type, uint32_t n)
 {
+    const bool none = n == 0, inverse = !none && (n & (n - 1)) == 0;
+    const double value = inverse ? 1 / (double)n : (double)n;
+
     if (type == DTYPE_F64)
-        return (vec)((vec_f64)v / (double)divisor);
-    if (type == DTYPE_F32 || is_narrow(type))
-        return (vec)((vec_f32)v / (float)divisor);
-    return v;
+        return (struct divisor){ (vec)((vec_f64){ 0 } + value), none, inverse };
+    return (struct divisor){ (vec)((vec_f32){ 0 } + (float)value), none, inverse };
+}
+
+/* Both ways give the same bits. A product takes a fraction of a division's time. */
+INLINE vec divide(enum dtype_id type, vec v, struct divisor by)
+{
+    if (by.inverse)
+        return combine(type, OPERATOR_PRODUCT, v, by.value);
+    if (type == DTYPE_F64)
+        return (vec)((vec_f64)v / (vec_f64)by.value);
+    return (vec)((vec_f32)v / (vec_f32)by.value);
+}
+
+INLINE bool has_mean(enum dtype_id type, enum operator_id op)
+{
+    return op == OPERATOR_SUM && (type == DTYPE_F64 || type == DTYPE_F32 || is_narrow(type));
+}
+
+INLINE struct strip divide_strip(enum dtype_id type, struct strip s, struct divisor by)
+{
+    return (struct strip){ { divide(type, s.low.a, by), divide(type, s.low.b, by) },
+                           { divide(type, s.high.a, by), divide(type, s.high.b, by) } };
 }
 
 /* ---- The loop ---- */
@@ -270,6 +322,63 @@ INLINE struct pair tree(enum dtype_id type, enum operator_id op, unsigned n, boo
 #undef T4
 }
 
+/* One after the other: the accumulators of both at once would not fit the registers. */
+INLINE struct strip combine_strip(enum dtype_id type, enum operator_id op, unsigned n, bool wide,
+                                  bool split, const uint8_t *const *src, uint64_t offset)
+{
+    struct strip s;
+
+    s.low = tree(type, op, n, wide, split, src, offset);
+    s.high = s.low;
+    if (is_half(type))
+        s.high = tree(type, op, n, wide, split, src, offset + 2 * LANES * stride_of(type, wide));
+    return s;
+}
+
+/* Of what n sources have at `offset`. */
+INLINE struct range range_of(unsigned n, const uint8_t *const *src, uint64_t offset)
+{
+    struct range r = range_at(src[0] + offset);
+
+    for (unsigned i = 1; i < n; i++)
+        r = range_join(r, range_at(src[i] + offset));
+    return r;
+}
+
+/* Halves need no widening to be compared. False where there is a NaN: that is for accumulators. */
+INLINE bool order_halves(enum dtype_id type, enum operator_id op, unsigned n,
+                         const uint8_t *const *src, uint64_t offset, struct pair *ret)
+{
+    const struct range a = range_of(n, src, offset), b = range_of(n, src, offset + VEC_BYTES);
+    const int16_t infinity = type == DTYPE_F16 ? 0x7c00 : 0x7f80;
+
+    if (__builtin_expect(range_exceeds(range_join(a, b), infinity), false))
+        return false;
+    *ret = op == OPERATOR_MIN ? (struct pair){ half_key(a.least), half_key(b.least) }
+                              : (struct pair){ half_key(a.most), half_key(b.most) };
+    return true;
+}
+
+/* A strip at `offset` bytes of each source, as memory is to hold it. */
+INLINE struct strip reduce_strip(enum dtype_id type, enum operator_id op, unsigned n, bool src_wide,
+                                 bool dst_wide, const uint8_t *const *src, uint64_t offset,
+                                 struct divisor divisor)
+{
+    const bool split = type == DTYPE_BF16 && !src_wide && !dst_wide;
+    const bool clean = n > 1 && (op == OPERATOR_SUM || op == OPERATOR_PRODUCT);
+    struct strip s;
+
+    if (is_half(type) && is_order(op) && !src_wide && !dst_wide &&
+        order_halves(type, op, n, src, offset, &s.low)) {
+        s.high = s.low;
+        return s;
+    }
+    s = combine_strip(type, op, n, src_wide, split, src, offset);
+    if (has_mean(type, op) && !divisor.none)
+        s = divide_strip(type, s, divisor);
+    return encode(type, dst_wide, split, clean, s);
+}
+
 /* Where results go. The loop over destinations vanishes where there are as many as sources. */
 enum outlet { OUTLET_ANY, OUTLET_EACH, OUTLET_STREAM };
 
@@ -278,9 +387,11 @@ INLINE void fold(enum dtype_id type, enum operator_id op, unsigned n, bool src_w
                  enum outlet outlet, const struct kernel_args *args, uint64_t count)
 {
     const unsigned from = stride_of(type, src_wide), to = stride_of(type, dst_wide);
-    const bool split = type == DTYPE_BF16 && !src_wide && !dst_wide;
     const bool each = outlet == OUTLET_EACH, streamed = outlet == OUTLET_STREAM;
+    /* asked once: for all the compiler knows, a store could change them */
     const uint32_t ndst = each ? n : args->ndst;
+    const struct divisor divisor = divisor_of(type, args->divisor);
+    const uint64_t end = args->first + count;
     const uint8_t *src[GROUP_MAX];
     uint8_t *dst[GROUP_MAX];
 
@@ -290,17 +401,14 @@ INLINE void fold(enum dtype_id type, enum operator_id op, unsigned n, bool src_w
             dst[i] = args->dst[i];
     }
 
-    for (uint64_t i = args->first; i < args->first + count; i += strip_of(type)) {
-        struct pair v = tree(type, op, n, src_wide, split, src, i * from);
+    for (uint64_t i = args->first; i < end; i += strip_of(type)) {
+        const struct strip s =
+            reduce_strip(type, op, n, src_wide, dst_wide, src, i * from, divisor);
 
-        if (op == OPERATOR_SUM && args->divisor) {
-            v.a = divide(type, v.a, args->divisor);
-            v.b = divide(type, v.b, args->divisor);
-        }
         for (uint32_t d = 0; d < ndst; d++) {
             uint8_t *out = each ? dst[d] : args->dst[d];
 
-            store(type, dst_wide, split, streamed, out + i * to, v);
+            store(type, dst_wide, streamed, out + i * to, s);
         }
     }
     if (streamed)
@@ -360,7 +468,7 @@ static void spread(const struct kernel_args *args, uint64_t offset, const void *
 OUTLINE void reduce_tail(kernel_fn kernel, const struct kernel_args *args, unsigned from,
                          unsigned to, unsigned strip, uint64_t done)
 {
-    uint8_t in[GROUP_MAX][2 * VEC_BYTES], out[2 * VEC_BYTES];
+    uint8_t in[GROUP_MAX][4 * VEC_BYTES], out[4 * VEC_BYTES]; /* room for a wide strip of halves */
     const void *src[GROUP_MAX];
     uint64_t first = args->first + done, count = args->count - done;
     struct kernel_args padded = *args;

@@ -45,10 +45,15 @@ typedef vec vec_any __attribute__((aligned(1), may_alias));
 typedef half_u16 half_any __attribute__((aligned(1), may_alias));
 typedef quarter_u8 quarter_any __attribute__((aligned(1), may_alias));
 
-/* One strip: two vectors of accumulators. Which element is in which lane is the
- * loader's business. */
+/* Two vectors. Which element of a buffer is in which lane is the loader's business. */
 struct pair {
     vec a, b;
+};
+
+/* What is combined at once. `high` means something only for halves, f16 and bf16: two vectors of
+ * them are four of accumulators. */
+struct strip {
+    struct pair low, high;
 };
 
 /* ---- Stores past the caches, to addresses that VEC_BYTES divides. ---- */
@@ -104,16 +109,23 @@ INLINE vec widen_u8(const void *p)
 }
 
 /* The lanes' values fit. */
-INLINE void narrow_u16(void *p, vec v)
+INLINE vec narrow_u16(struct pair v)
 {
 #if defined(__AVX512F__)
-    _mm256_storeu_si256(p, _mm512_cvtepi32_epi16((__m512i)v));
-#elif defined(__AVX2__)
-    __m256i twice = _mm256_packus_epi32((__m256i)v, (__m256i)v);
+    __m512i low = _mm512_castsi256_si512(_mm512_cvtepi32_epi16((__m512i)v.a));
 
-    _mm_storeu_si128(p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(twice, 0x08)));
+    return (vec)_mm512_inserti64x4(low, _mm512_cvtepi32_epi16((__m512i)v.b), 1);
+#elif defined(__AVX2__)
+    __m256i turns = _mm256_packus_epi32((__m256i)v.a, (__m256i)v.b);
+
+    return (vec)_mm256_permute4x64_epi64(turns, 0xd8);
 #else
-    *(half_any *)p = __builtin_convertvector(v, half_u16);
+    union {
+        half_u16 half[2];
+        vec whole;
+    } r = { { __builtin_convertvector(v.a, half_u16), __builtin_convertvector(v.b, half_u16) } };
+
+    return r.whole;
 #endif
 }
 
@@ -147,40 +159,56 @@ INLINE vec bf16_round(vec u)
 #endif
 }
 
-INLINE bool any_nan(struct pair v)
+/* One answer for a whole strip. */
+INLINE bool any_nan(struct strip s)
 {
 #if defined(__AVX512F__)
-    return _mm512_cmp_ps_mask((__m512)v.a, (__m512)v.b, _CMP_UNORD_Q) != 0;
+    return (_mm512_cmp_ps_mask((__m512)s.low.a, (__m512)s.low.b, _CMP_UNORD_Q) |
+            _mm512_cmp_ps_mask((__m512)s.high.a, (__m512)s.high.b, _CMP_UNORD_Q)) != 0;
 #elif defined(__AVX2__)
-    return _mm256_movemask_ps(_mm256_cmp_ps((__m256)v.a, (__m256)v.b, _CMP_UNORD_Q)) != 0;
+    __m256 low = _mm256_cmp_ps((__m256)s.low.a, (__m256)s.low.b, _CMP_UNORD_Q);
+    __m256 high = _mm256_cmp_ps((__m256)s.high.a, (__m256)s.high.b, _CMP_UNORD_Q);
+
+    return _mm256_movemask_ps(_mm256_or_ps(low, high)) != 0;
 #else
-    (void)v;
+    (void)s;
     return true;
 #endif
 }
 
-INLINE vec bf16_keep_nan(vec u, vec rounded)
+/* As bf16_round(); NaN, which that takes to infinity or beyond, stays NaN. */
+INLINE vec bf16_round_any(vec u)
 {
-    return choose((vec)((vec_i32)(u & 0x7fffffff) > 0x7f800000), u | 0x400000, rounded);
+    return choose((vec)((vec_i32)(u & 0x7fffffff) > 0x7f800000), u | 0x400000, bf16_round(u));
 }
 
-/* A NaN would be rounded to infinity or beyond; one test for it serves the whole strip. */
-INLINE struct pair bf16_encode_high(struct pair v)
+INLINE vec bf16_high(struct pair rounded)
 {
-    struct pair r = { bf16_round(v.a), bf16_round(v.b) };
+    return narrow_u16((struct pair){ rounded.a >> 16, rounded.b >> 16 });
+}
 
-    if (__builtin_expect(any_nan(v), false))
-        r = (struct pair){ bf16_keep_nan(v.a, r.a), bf16_keep_nan(v.b, r.b) };
-    return r;
+INLINE struct pair bf16_encode(struct strip s)
+{
+    if (__builtin_expect(any_nan(s), false))
+        return (struct pair){
+            bf16_high((struct pair){ bf16_round_any(s.low.a), bf16_round_any(s.low.b) }),
+            bf16_high((struct pair){ bf16_round_any(s.high.a), bf16_round_any(s.high.b) }),
+        };
+    return (struct pair){
+        bf16_high((struct pair){ bf16_round(s.low.a), bf16_round(s.low.b) }),
+        bf16_high((struct pair){ bf16_round(s.high.a), bf16_round(s.high.b) }),
+    };
 }
 
 #ifdef __AVX512BF16__
-INLINE bool any_subnormal(struct pair v)
+INLINE bool any_subnormal(struct strip s)
 {
     const int subnormal = 0x20;
 
-    return _mm512_fpclass_ps_mask((__m512)v.a, subnormal) |
-           _mm512_fpclass_ps_mask((__m512)v.b, subnormal);
+    return _mm512_fpclass_ps_mask((__m512)s.low.a, subnormal) |
+           _mm512_fpclass_ps_mask((__m512)s.low.b, subnormal) |
+           _mm512_fpclass_ps_mask((__m512)s.high.a, subnormal) |
+           _mm512_fpclass_ps_mask((__m512)s.high.b, subnormal);
 }
 
 /* The words of the lower and the upper half in turn. */
@@ -194,17 +222,49 @@ INLINE vec bf16_interleave(vec v)
 }
 #endif
 
-/* A strip that has its even elements in a and its odd ones in b, back in order. */
-INLINE vec bf16_encode_split(struct pair v)
+/* The upper halves of a and b, whose elements are the even and the odd ones, in order. */
+INLINE vec bf16_join(vec a, vec b)
+{
+    return (a >> 16) | (b & 0xffff0000);
+}
+
+/* bf16_join() of what bf16_round() gives. */
+INLINE vec bf16_round_split(struct pair v)
+{
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    /* half of the last bit is added, and the bit taken back where that left nothing below: a tie */
+    __m256i a = (__m256i)(v.a + 0x8000), b = (__m256i)(v.b + 0x8000);
+    __m256i above = _mm256_blend_epi16(_mm256_srli_epi32(a, 16), b, 0xaa);
+    __m256i below = _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
+    __m256i tie = _mm256_subs_epu16(_mm256_set1_epi16(1), below);
+
+    return (vec)_mm256_andnot_si256(tie, above);
+#else
+    return bf16_join(bf16_round(v.a), bf16_round(v.b));
+#endif
+}
+
+/*
+ * Pairs that have their even elements in a and their odd ones in b, back in order. `clean`: they
+ * came of arithmetic on bf16. A NaN then is an operand's, made quiet, or the CPU's own: nothing is
+ * below bit 16, rounding leaves it alone, and it need not be looked for.
+ */
+INLINE struct pair bf16_encode_split(struct strip s, bool clean)
 {
 #ifdef __AVX512BF16__
-    /* rounds and keeps NaN as bf16_encode_high() does, but takes a subnormal for zero */
-    if (__builtin_expect(!any_subnormal(v), true))
-        return bf16_interleave((vec)_mm512_cvtne2ps_pbh((__m512)v.b, (__m512)v.a));
+    /* rounds and keeps NaN as we do, but takes a subnormal for zero */
+    if (__builtin_expect(!any_subnormal(s), true))
+        return (struct pair){
+            bf16_interleave((vec)_mm512_cvtne2ps_pbh((__m512)s.low.b, (__m512)s.low.a)),
+            bf16_interleave((vec)_mm512_cvtne2ps_pbh((__m512)s.high.b, (__m512)s.high.a)),
+        };
 #endif
-    struct pair r = bf16_encode_high(v);
-
-    return (r.a >> 16) | (r.b & 0xffff0000);
+    if (!clean && __builtin_expect(any_nan(s), false))
+        return (struct pair){
+            bf16_join(bf16_round_any(s.low.a), bf16_round_any(s.low.b)),
+            bf16_join(bf16_round_any(s.high.a), bf16_round_any(s.high.b)),
+        };
+    return (struct pair){ bf16_round_split(s.low), bf16_round_split(s.high) };
 }
 
 /*
@@ -274,25 +334,76 @@ INLINE vec f16_load(const void *p)
 #endif
 }
 
-INLINE void f16_store(bool streamed, void *p, vec v)
+INLINE vec f16_encode(struct pair v)
 {
 #if defined(__AVX512F__)
-    __m256i half = _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT);
+    __m256i low = _mm512_cvtps_ph((__m512)v.a, _MM_FROUND_TO_NEAREST_INT);
+    __m256i high = _mm512_cvtps_ph((__m512)v.b, _MM_FROUND_TO_NEAREST_INT);
 
-    if (streamed)
-        _mm256_stream_si256(p, half);
-    else
-        _mm256_storeu_si256(p, half);
+    return (vec)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 #elif defined(__F16C__)
-    __m128i half = _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT);
+    __m128i low = _mm256_cvtps_ph((__m256)v.a, _MM_FROUND_TO_NEAREST_INT);
+    __m128i high = _mm256_cvtps_ph((__m256)v.b, _MM_FROUND_TO_NEAREST_INT);
 
-    if (streamed)
-        _mm_stream_si128(p, half);
-    else
-        _mm_storeu_si128(p, half);
+    return (vec)_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
 #else
-    (void)streamed;
-    narrow_u16(p, small_encode(v, 5, 10, true));
+    return narrow_u16(
+        (struct pair){ small_encode(v.a, 5, 10, true), small_encode(v.b, 5, 10, true) });
+#endif
+}
+
+/* ---- The order of halves ---- */
+
+/*
+ * 16-bit integers that are ordered as the halves' values are: -0 is below +0, and NaN is beyond
+ * the infinities. A key's key is the half again.
+ */
+INLINE vec half_key(vec h)
+{
+    return h ^ (vec)(((vec_i16)h >> 15) & 0x7fff);
+}
+
+/* The least and the greatest of some keys, lane by lane. */
+struct range {
+    vec least, most;
+};
+
+INLINE struct range range_at(const void *p)
+{
+    const vec key = half_key(*(const vec_any *)p);
+
+    return (struct range){ key, key };
+}
+
+INLINE struct range range_join(struct range l, struct range r)
+{
+#if defined(__AVX512F__)
+    return (struct range){ (vec)_mm512_min_epi16((__m512i)l.least, (__m512i)r.least),
+                           (vec)_mm512_max_epi16((__m512i)l.most, (__m512i)r.most) };
+#elif defined(__AVX2__)
+    return (struct range){ (vec)_mm256_min_epi16((__m256i)l.least, (__m256i)r.least),
+                           (vec)_mm256_max_epi16((__m256i)l.most, (__m256i)r.most) };
+#else
+    return (struct range){
+        choose((vec)((vec_i16)l.least < (vec_i16)r.least), l.least, r.least),
+        choose((vec)((vec_i16)l.most > (vec_i16)r.most), l.most, r.most),
+    };
+#endif
+}
+
+/* Whether a NaN is among them. `infinity`: the type's, which is its own key. */
+INLINE bool range_exceeds(struct range r, int16_t infinity)
+{
+    const vec_i16 beyond = ((vec_i16)r.most > infinity) | ((vec_i16)r.least < (int16_t)~infinity);
+
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)beyond, (__m512i)beyond) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_epi8((__m256i)beyond) != 0;
+#else
+    const vec_u64 both = (vec_u64)beyond;
+
+    return (both[0] | both[1]) != 0;
 #endif
 }
 

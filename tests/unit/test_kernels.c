@@ -498,6 +498,110 @@ TEST(narrowing_takes_any_float)
         check_narrowing(narrow_floats[t], wide, ARRAY_SIZE(wide));
 }
 
+/* What lies at the edges of a half's codes: zeros, subnormals, one and its neighbours, the largest,
+ * infinities, and NaN of both kinds. */
+static const uint16_t f16_edges[] = { 0x0000, 0x8000, 0x0001, 0x83ff, 0x0400, 0x3c00, 0x3c01,
+                                      0xbc00, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7c01, 0xfe00 };
+static const uint16_t bf16_edges[] = { 0x0000, 0x8000, 0x0001, 0x807f, 0x0080, 0x3f80, 0x3f81,
+                                       0xbf80, 0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x7f81, 0xffc0 };
+
+/* Every code against one, and again against it in the other place. */
+static void check_every_code(enum dtype_id type, enum operator_id op, uint16_t edge)
+{
+    static uint16_t codes[1 << 16], edges[1 << 16], want[1 << 16], got[1 << 16];
+    const void *src[2] = { codes, edges };
+    struct kernel_args args = { .src = src, .dst = (void *[]){ got }, .nsrc = 2, .ndst = 1 };
+
+    args.count = ARRAY_SIZE(codes);
+    args.divisor = op == OPERATOR_MEAN ? args.nsrc : 0;
+    for (unsigned turn = 0; turn < 2; turn++) {
+        for (unsigned i = 0; i < ARRAY_SIZE(codes); i++) {
+            codes[i] = turn ? edge : (uint16_t)i;
+            edges[i] = turn ? (uint16_t)i : edge;
+        }
+        expect(&(struct call){ kernel_rows[0], type, op, args }, want);
+        for_each_row(row)
+        {
+            const struct call c = { row, type, op, args };
+
+            memset(got, CANARY, sizeof(got));
+            call(&c);
+            assert_result(&c, want, got);
+        }
+    }
+}
+
+TEST(every_code_of_a_half_meets_the_edges)
+{
+    for_each_kernel(kernel_rows[0], type, op)
+    {
+        if (type != DTYPE_F16 && type != DTYPE_BF16)
+            continue;
+        for (unsigned i = 0; i < ARRAY_SIZE(f16_edges); i++)
+            check_every_code(type, op, type == DTYPE_F16 ? f16_edges[i] : bf16_edges[i]);
+    }
+}
+
+/* One NaN among numbers, in every place of a few strips and in every source; nothing else is
+ * changed by it. */
+static void check_lone_nan(const struct kernel_row *row, enum dtype_id type, enum operator_id op,
+                           uint32_t nsrc)
+{
+    const uint16_t nan = type == DTYPE_F16 ? 0xfc01 : 0xff81;
+    uint8_t *in[SOURCES_MAX];
+    const void *src[SOURCES_MAX];
+    void *dst = results[0];
+    struct call c = { row, type, op, { .src = src, .dst = &dst, .nsrc = nsrc, .ndst = 1 } };
+
+    c.args.count = 2 * OFFSET_MAX + 5;
+    for (uint32_t s = 0; s < nsrc; s++)
+        src[s] = in[s] = sources[s];
+    for (uint64_t i = 0; i < c.args.count; i++) {
+        uint8_t *place = in[i % nsrc] + 2 * i;
+        uint16_t number;
+
+        memcpy(&number, place, sizeof(number));
+        memcpy(place, &nan, sizeof(nan));
+        expect(&c, expected);
+        call(&c);
+        assert_result(&c, expected, results[0]);
+        memcpy(place, &number, sizeof(number));
+    }
+}
+
+TEST(a_lone_nan_stays_one_and_spoils_no_other_element)
+{
+    for_each_row(row) for_each_kernel(row, type, op)
+    {
+        if (type != DTYPE_F16 && type != DTYPE_BF16)
+            continue;
+        fill_numbers(type);
+        for (uint32_t n = 1; n <= 9; n++)
+            check_lone_nan(row, type, op, n);
+    }
+}
+
+/* A power of two is divided by in another way than the rest. */
+TEST(a_mean_divides_by_any_number)
+{
+    for_each_row(row) for_each_kernel(row, type, op) for (uint32_t divisor = 1; divisor <= 65;
+                                                          divisor += divisor < 9 ? 1 : 8)
+    {
+        const void *src[2] = { sources[0], sources[1] };
+        void *dst = results[0];
+        struct call c = { row, type, op, { .src = src, .dst = &dst, .nsrc = 2, .ndst = 1 } };
+
+        if (op != OPERATOR_MEAN)
+            continue;
+        fill_bits();
+        c.args.count = COUNT_MAX;
+        c.args.divisor = divisor;
+        expect(&c, expected);
+        call(&c);
+        assert_result(&c, expected, dst);
+    }
+}
+
 /* v[0..n) of f16, by every row; the same answer from all or the test fails. */
 static double sum_f16(const double *v, uint32_t n, uint32_t divisor)
 {
@@ -603,6 +707,9 @@ int main(void)
         cmocka_unit_test(every_code_of_a_narrow_float_widens_exactly),
         cmocka_unit_test(narrowing_rounds_to_nearest_even_around_every_code),
         cmocka_unit_test(narrowing_takes_any_float),
+        cmocka_unit_test(every_code_of_a_half_meets_the_edges),
+        cmocka_unit_test(a_lone_nan_stays_one_and_spoils_no_other_element),
+        cmocka_unit_test(a_mean_divides_by_any_number),
         cmocka_unit_test(a_sum_is_rounded_once),
         cmocka_unit_test(minimum_and_maximum_propagate_nan_and_order_zeros),
         cmocka_unit_test(many_more_sources_than_anybody_has_registers_for),
