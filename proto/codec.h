@@ -53,8 +53,7 @@ enum region_kind {
 struct request_join {
     uint32_t comm; /* not 0 */
     const char *id;
-    uint32_t rank,
-        nranks; /* as sent: 1 <= nranks <= RANKS_MAX and rank < nranks are checked by comm */
+    uint32_t rank, nranks; /* as sent; comm checks them */
     const char *label;
     uint64_t timeout_us;
     const char *algorithm; /* "" for none */

@@ -15,7 +15,7 @@
 /* A field that varies. */
 struct memo_field {
     uint8_t number;
-    enum field_type type; /* a number's */
+    enum field_type type; /* not FIELD_LENGTH */
     bool always;          /* zero is not left out, as it is elsewhere */
 };
 

@@ -37,7 +37,8 @@ void packet_close_fds(struct packet *p);
 int packet_take_fd(struct packet *p, uint32_t i);
 
 /* Of who serves a connected socket, to go behind its name: " (pid 123)", or "" where it cannot be
- * seen from here, or init did the listening for it. Return: `ret`. */
+ * seen from here, or init listened for it. Who else did, as for a connection from before an
+ * activated daemon listened itself, is taken for the daemon. Return: `ret`. */
 const char *packet_peer(int socket, char ret[PACKET_PEER_BYTES]);
 
 /* Sends `len` bytes and, if fd >= 0, that fd. Never raises SIGPIPE. Return: 0, a condition, -errno.

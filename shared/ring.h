@@ -46,8 +46,7 @@ struct ring_out {
     struct ring_messages *messages;
     const struct ring_state *state;
     uint64_t tail;
-    uint64_t
-        head; /* the consumer's when it was last looked at: since then it may have taken more */
+    uint64_t head; /* the consumer's, as last looked at; it may be further now */
     uint64_t rung; /* the arming that was last answered */
 };
 
@@ -57,7 +56,7 @@ struct ring_in {
     struct ring_state *state;
     _Atomic uint64_t head; /* so that another thread may ask ring_is_empty() */
     uint64_t narmed, nlooks;
-    bool armed;
+    bool armed; /* for whoever may arm and disarm */
 };
 
 /* Conditions */

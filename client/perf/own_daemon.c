@@ -82,6 +82,8 @@ static int listen_namelessly(struct own_daemon *d)
     char dir[64];
     int r = 0;
 
+    if (fd < 0)
+        return fault("socket");
     /* A socket's path has little room. */
     if (!tmp || !*tmp || strlen(tmp) > 40)
         tmp = "/tmp";
@@ -94,7 +96,7 @@ static int listen_namelessly(struct own_daemon *d)
             r = fault("cannot listen in a temporary directory");
         rmdir(dir);
     }
-    if (r < 0 && fd >= 0)
+    if (r < 0)
         close(fd);
     snprintf(d->socket, sizeof(d->socket), "/proc/%d/fd/%d", (int)getpid(), d->place);
     return r < 0 ? r : fd;

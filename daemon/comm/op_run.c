@@ -296,9 +296,7 @@ static void start_moving(struct op *op, uint64_t now)
     }
     op->restarts = false;
     r = op_is_wide(op) ? start_wide(op) : op_start_run(op, RUN_AT_ONCE);
-    if (r == ENGINE_PENDING)
-        op_progress(op, run_chunks_done(op->run));
-    else
+    if (r != ENGINE_PENDING)
         op_ended(op, r < 0 ? r : run_result(op->run), now);
 }
 
@@ -317,6 +315,7 @@ void op_start(struct op *op, uint64_t now)
 
     op->started_us = now;
     op_set_state(op, OP_RUNNING);
+    op_progress(op, 0);
     if (op->cut) /* early */
         return;
     op->deadline_us = comm_deadline(c, now);

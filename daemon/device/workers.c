@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -54,10 +55,12 @@ struct workers {
     unsigned nhelpers;    /* workers that a short task may have */
     uint64_t look_us;     /* that polling is preferred to sleeping, by workers */
     uint64_t watch_until; /* us; the loop thread's */
-    atomic_int loop_cpu;  /* where the loop thread was when it last wanted help; below 0: nowhere */
+
+    /* what workers look at */
+    _Alignas(CACHE_LINE) atomic_int loop_cpu; /* where that thread last worked; below 0: nowhere */
     _Atomic uint64_t ncalls; /* reasons to stop looking, so far; written under the lock */
 
-    pthread_mutex_t lock; /* of all below */
+    _Alignas(CACHE_LINE) pthread_mutex_t lock; /* of all below */
     bool stopping;
     bool watching;  /* the loop polls: no need to wake it. Written by the loop thread alone */
     bool signalled; /* the descriptor is readable */
@@ -170,7 +173,7 @@ static void workers_wake(struct workers *w, unsigned n)
         worker_wake(list_first(&w->idle, struct worker, link));
 }
 
-/* To any other CPU. That is a move, and no rule for later. */
+/* To any other CPU of those that it may have now, and may have again as soon as it is there. */
 static void leave_cpu(int cpu)
 {
     cpu_set_t all, others;
@@ -304,12 +307,15 @@ static int worker_start(struct worker *worker)
 
 static int workers_alloc(unsigned nworkers, struct workers **ret)
 {
-    const unsigned nparts = nworkers + 1;
     struct workers *w;
+    const size_t lines = div_up_u64(sizeof(*w) + nworkers * sizeof(w->worker[0]), CACHE_LINE);
+    const size_t bytes = lines * CACHE_LINE;
+    const unsigned nparts = nworkers + 1;
 
-    w = calloc(1, sizeof(*w) + nworkers * sizeof(w->worker[0]));
+    w = aligned_alloc(CACHE_LINE, bytes);
     if (!w)
         return -ENOMEM;
+    memset(w, 0, bytes);
     pthread_mutex_init(&w->lock, NULL);
     list_init(&w->free);
     list_init(&w->queue);
@@ -412,11 +418,16 @@ static unsigned workers_seats(const struct workers *w, enum workers_use use)
     }
 }
 
+static void note_loop_cpu(struct workers *w)
+{
+    atomic_store_explicit(&w->loop_cpu, sched_getcpu(), memory_order_relaxed);
+}
+
 /* Those who look, and as many of those who sleep as it takes. Under the lock. */
 static void workers_call(struct workers *w, const struct job *job)
 {
     if (job->is_short)
-        atomic_store_explicit(&w->loop_cpu, sched_getcpu(), memory_order_relaxed);
+        note_loop_cpu(w);
     atomic_fetch_add_explicit(&w->ncalls, 1, memory_order_relaxed);
     workers_wake(w, job->seats);
 }
@@ -450,6 +461,7 @@ static void workers_help(struct workers *w)
     struct job *job;
 
     while (now_us() < until && (job = find_short(w))) {
+        note_loop_cpu(w);
         workers_run_job(w, job, 0, until);
         w->watch_until = now_us() + WATCH_US;
     }

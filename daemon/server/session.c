@@ -285,14 +285,19 @@ void session_reply_done(struct session *s, uint64_t serial, const struct error *
 
 /* ---- events ---- */
 
-/* A process that dies gives its memory back first, then its files, and its pidfd tells last, which
- * is long after where others want the CPU. Whether it has memory is seen by the refusal to release
- * that of the living; a kernel before 5.15, which cannot be asked, leaves it at the pidfd. */
+/*
+ * A process that dies gives its memory back first, then its files, and its pidfd tells last, which
+ * is long after where others want the CPU. The kernel releases the memory of the dying on request:
+ * it refuses that of the living (EINVAL), and of who closed its files by dying there is none left
+ * (ESRCH). Before Linux 5.15, or where that is filtered, it is left at the pidfd.
+ */
 static bool process_is_dead(const struct session *s)
 {
     struct pollfd p = { .fd = s->pidfd, .events = POLLIN };
 
-    return poll(&p, 1, 0) > 0 || (syscall(SYS_process_mrelease, s->pidfd, 0) < 0 && errno == ESRCH);
+    if (poll(&p, 1, 0) > 0 || syscall(SYS_process_mrelease, s->pidfd, 0) == 0)
+        return true;
+    return errno == ESRCH || errno == EAGAIN;
 }
 
 /* The socket is at its end. Who has taken part in nothing, or has left it, is nobody's loss, and

@@ -84,6 +84,16 @@ TEST(kernel_names_are_those_of_the_host_s_kernels)
     FAILS(launch(f, NULL, &(struct cuda_args){ .count = 1 }), CUDA_ERROR_INVALID_HANDLE);
 }
 
+/* A NaN's sign and payload are not the kernels' to choose. */
+static void make_nans_alike(void *halves, size_t n)
+{
+    uint16_t *h = halves;
+
+    for (size_t i = 0; i < n; i++)
+        if ((h[i] & 0x7fff) > 0x7c00)
+            h[i] = 0x7e00;
+}
+
 TEST(kernel_gives_the_host_s_bits_in_groups_too)
 {
     static uint8_t expected[BYTES];
@@ -118,6 +128,8 @@ TEST(kernel_gives_the_host_s_bits_in_groups_too)
 
     WELL(launch(function("reduce_sum_f16"), NULL, &args));
     WELL(cuStreamSynchronize(NULL));
+    make_nans_alike(expected, COUNT);
+    make_nans_alike(at(out), 4 * COUNT);
     assert_memory_equal(at(out), expected, BYTES);
     assert_memory_equal(at(out + BYTES), expected, BYTES);
 }
