@@ -47,7 +47,7 @@ static const struct option_row rows[] = {
     { "daemon", "rings", TYPE_SWITCH, AT(rings), "yes", 0, 0, false,
       "Requests and replies by shared memory, which is quicker; no: all of them by the socket." },
     { "daemon", "spin", TYPE_DURATION, AT(spin_us), "200us", 0, 10 * MS, false,
-      "How long the daemon, and a waiting client, look for the next message before they sleep." },
+      "How long the daemon, its helping workers and a waiting client look for more before they sleep." },
     { "daemon", "drain_timeout", TYPE_DURATION, AT(drain_timeout_us), "10s", 0, HOUR, true,
       "How long a daemon told to stop lets operations finish before it fails them." },
     { "daemon", "id_lifetime", TYPE_DURATION, AT(id_lifetime_us), "10min", 1000 * MS, 24 * HOUR, false,
