@@ -70,10 +70,13 @@ static int hello_charge(struct session *s, struct error *e)
     if (r < 0)
         return r;
     r = quota_charge(q, s->uid, QUOTA_FDS, FDS_PER_SESSION, e);
-    if (r < 0)
+    if (r < 0) {
         quota_release(q, s->uid, QUOTA_SESSIONS, 1);
-    s->charged = r == 0;
-    return r;
+        return r;
+    }
+    s->service->nsessions++;
+    s->charged = true;
+    return 0;
 }
 
 void session_undo_hello(struct session *s)
@@ -84,6 +87,7 @@ void session_undo_hello(struct session *s)
         return;
     quota_release(&s->service->quotas, s->uid, QUOTA_SESSIONS, 1);
     quota_release(&s->service->quotas, s->uid, QUOTA_FDS, FDS_PER_SESSION);
+    s->service->nsessions--;
     s->charged = false;
     if (s->cells)
         munmap(s->cells, daemon_memory_bytes(s->nslots));
@@ -134,7 +138,6 @@ static void session_hello(struct session *s, const struct request *r, struct pac
 
     snprintf(s->name, sizeof(s->name), "%s", r->hello.name);
     quota_release(&s->service->quotas, s->uid, QUOTA_STRANGERS, 1);
-    s->service->nsessions++;
     s->state = SESSION_SERVED;
     session_set_deadline(s, TIME_NEVER);
     log_info(&log, "session %lu: '%s', pid %d, uid %u", (unsigned long)s->number, s->name, s->pid,

@@ -40,7 +40,7 @@ struct service {
     struct list awake;     // struct session::awake_link: whose rings are looked at unasked
     struct list owed;      // struct session::owed_link: who is to be rung in this turn
     struct list belfries;  // struct belfry
-    uint32_t nsessions;    /* that have said hello */
+    uint32_t nsessions;    /* that have said hello and still hold anything */
     uint64_t next_session;
 };
 

@@ -48,8 +48,6 @@ void session_doom(struct session *s, const char *why)
              s->farewell.code ? ": " : "", s->farewell.code ? s->farewell.text : "");
     if (s->state == SESSION_STRANGER)
         quota_release(&s->service->quotas, s->uid, QUOTA_STRANGERS, 1);
-    else
-        s->service->nsessions--;
     s->state = SESSION_DOOMED;
     s->why = why;
     list_append(&s->service->doomed, &s->doomed_link);

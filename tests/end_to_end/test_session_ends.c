@@ -301,6 +301,27 @@ TEST(a_thousand_clients_leave_nothing_behind)
     daemon_stop(&d);
 }
 
+TEST(a_session_is_counted_while_it_holds_anything)
+{
+    struct request r = { .kind = REQUEST_STATUS };
+    struct daemon d;
+    struct raw witness, c;
+
+    daemon_run(&d);
+    raw_open(&witness, d.socket);
+    raw_open(&c, d.socket);
+    kill(d.pid, SIGSTOP); /* so that the daemon meets the end and the question in one turn */
+    waitpid(d.pid, NULL, WUNTRACED);
+    raw_close(&c);
+    raw_send(&witness, &r, -1);
+    kill(d.pid, SIGCONT);
+    raw_expect(&witness, REPLY_STATUS_PAGE);
+    assert_int_equal(witness.reply.status_page.items[0].daemon.sessions, 2);
+    raw_wait_for_sessions(&witness, 1);
+    raw_close(&witness);
+    daemon_stop(&d);
+}
+
 TEST(an_idle_daemon_with_clients_uses_no_cpu)
 {
     struct daemon d;
@@ -363,6 +384,7 @@ int main(void)
         daemon_test(a_client_that_lies_of_its_windows_is_let_go),
         daemon_test(a_slow_client_gets_all_its_replies),
         daemon_test(a_thousand_clients_leave_nothing_behind),
+        daemon_test(a_session_is_counted_while_it_holds_anything),
         daemon_test(an_idle_daemon_with_clients_uses_no_cpu),
         daemon_test(status_comes_in_pages),
     };
