@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "daemon/config.h"
-#include "daemon/device/host_kernels.h"
+#include "shared/kernels.h"
 #include "daemon/environment.h"
 #include "daemon/log/log.h"
 #include "daemon/network.h"

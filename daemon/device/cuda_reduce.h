@@ -1,6 +1,6 @@
 /*
  * What the kernels do, for one thread of a grid of any size: the arithmetic of struct task, to the
- * bit as host_kernels.c. CUDA C++ for cuda_kernels.cu; C++ for a test that runs it on a CPU.
+ * bit as kernels.c. CUDA C++ for cuda_kernels.cu; C++ for a test that runs it on a CPU.
  *
  * A buffer is read and written in units of some elements, each by one thread and all of it read
  * before it is written, so that a destination may be a source. A unit is a vector of 16 bytes, a

@@ -12,6 +12,7 @@
 
 #include "shared/collective.h"
 #include "shared/error.h"
+#include "shared/kernels.h"
 #include "shared/list.h"
 
 struct device;
@@ -83,22 +84,13 @@ enum task_kind {
     TASK_REDUCE, /* dst[i] = canonical tree over src[0..nsrc), for every i */
 };
 
-/* Some of a reduction's sources, one behind the other. */
-struct source_group {
-    uint32_t nsrc; /* >= 1 */
-    bool wide;     /* they hold accumulators */
-};
-
 /*
  * One piece of work over `count` elements. Owned by who submits it, and untouched by them, until
  * done() has run. No pointer need be aligned, but on GPUs those of REDUCE to their element. For
  * REDUCE a destination may be a source too (in place), but must not overlap one otherwise.
  *
- * Arithmetic of REDUCE: values are widened to the type's accumulator, combined
- * by T(lo,hi) = T(lo,m) op T(m,hi), m = lo + the largest power of two below hi - lo, divided by
- * `divisor` where that is not 0 (mean; floating types), and rounded once, to nearest even.
- * src_wide / dst_wide: those buffers hold accumulators instead of elements of `dtype`.
- * Sources in groups: each group is combined by itself, by T over its sources; then T over groups.
+ * Arithmetic of REDUCE, and what `divisor`, src_wide, dst_wide and groups mean, as struct
+ * kernel_args (shared/kernels.h) says.
  */
 struct task {
     enum task_kind kind;

@@ -5,7 +5,7 @@
 
 #include "daemon/device/device.h"
 #include "daemon/device/fault.h"
-#include "daemon/device/host_kernels.h"
+#include "shared/kernels.h"
 #include "daemon/device/memfd.h"
 #include "daemon/device/workers.h"
 

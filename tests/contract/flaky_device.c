@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "daemon/device/fault.h"
-#include "daemon/device/host_kernels.h"
+#include "shared/kernels.h"
 #include "daemon/device/memfd.h"
 
 #define FLAKY_HELD_MAX 64u

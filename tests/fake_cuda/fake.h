@@ -11,7 +11,8 @@
 #include <sys/types.h>
 
 #include "daemon/device/cuda_args.h"
-#include "daemon/device/host_kernels.h"
+#include "daemon/device/device.h"
+#include "shared/kernels.h"
 #include "shared/list.h"
 #include "tests/fake_cuda/fake_cuda.h"
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "daemon/device/cuda_args.h"
-#include "daemon/device/host_kernels.h"
+#include "shared/kernels.h"
 #include "tests/fake_cuda/calls.h"
 
 #define COUNT   1000u

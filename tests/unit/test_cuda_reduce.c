@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/device/host_kernels.h"
+#include "shared/kernels.h"
 #include "tests/unit/cuda_host.h"
 #include "tests/unit/reference.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/device/host_kernels.h"
+#include "shared/kernels.h"
 #include "tests/unit/reference.h"
 
 #define SOURCES_MAX 33u

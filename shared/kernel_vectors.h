@@ -1,10 +1,10 @@
 /*
  * Vectors as wide as the target's registers, and the float types that C has not, in their lanes.
- * A `vec` is bits; what is in them is a cast away. Only host_kernels.c includes this, once per
+ * A `vec` is bits; what is in them is a cast away. Only kernels.c includes this, once per
  * instruction set.
  */
-#ifndef DAEMON_DEVICE_HOST_VECTORS_H
-#define DAEMON_DEVICE_HOST_VECTORS_H
+#ifndef SHARED_KERNEL_VECTORS_H
+#define SHARED_KERNEL_VECTORS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,10 +1,12 @@
-#include "daemon/device/host_kernels.h"
+#include "shared/kernels.h"
+
+#include <stdatomic.h>
 
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif
 
-/* Questions are asked here and not in host_kernels.c: that code may not run on this CPU at all. */
+/* Questions are asked here and not in kernels.c: that code may not run on this CPU at all. */
 
 bool kernel_supported_plain(void)
 {
@@ -51,10 +53,15 @@ const struct kernel_row *const kernel_rows[] = {
 
 const struct kernel_row *kernel_row_best(void)
 {
-    const struct kernel_row *best = kernel_rows[0];
+    static const struct kernel_row *_Atomic found;
+    const struct kernel_row *best = atomic_load_explicit(&found, memory_order_relaxed);
 
+    if (best)
+        return best;
+    best = kernel_rows[0];
     for (unsigned i = 0; kernel_rows[i]; i++)
         if (kernel_rows[i]->supported())
             best = kernel_rows[i];
+    atomic_store_explicit(&found, best, memory_order_relaxed);
     return best;
 }

@@ -1,8 +1,8 @@
-#include "daemon/device/host_kernels.h"
+#include "shared/kernels.h"
 
 #include <string.h>
 
-#include "daemon/device/host_vectors.h"
+#include "shared/kernel_vectors.h"
 
 /*
  * Compiled once per instruction set, with KERNEL_ROW its name. One always-inlined fold(), stamped
