@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/meeting.h"
 #include "client/post.h"
 #include "client/report.h"
 #include "client/work.h"
@@ -22,6 +23,7 @@ int member_new(struct ruccl_conn *c, struct ruccl_member **ret, struct error *e)
     m->refs = 1;
     m->number = ++c->last_comm;
     m->next_sequence = 1;
+    m->patience.most_ns = c->rings.patience.most_ns;
     list_append(&c->members, &m->link);
     *ret = m;
     return 0;
@@ -35,8 +37,16 @@ struct ruccl_member *member_ref(struct ruccl_member *m)
 
 void member_unref(struct ruccl_member *m)
 {
-    if (--m->refs == 0)
-        free(m);
+    if (--m->refs > 0)
+        return;
+    meeting_forget(m);
+    free(m);
+}
+
+void member_finish(struct ruccl_member *m)
+{
+    m->unfinished--;
+    member_unref(m);
 }
 
 static void member_drop(struct ruccl_member *m)
@@ -153,7 +163,7 @@ static int join_send(struct ruccl_work *w, struct request *q, struct error *e)
     r = conn_take_turn(c, e);
     if (r < 0)
         return r;
-    work_expect(w, q);
+    work_expect(w, q, NULL);
     r = conn_send(c, q, -1, e);
     conn_give_turn(c);
     return r;

@@ -3,6 +3,7 @@
 #define CLIENT_COMM_H
 
 #include "client/conn.h"
+#include "client/patience.h"
 
 enum member_state {
     MEMBER_FORMING, /* its join or split is under way */
@@ -17,14 +18,24 @@ struct ruccl_member {
     uint32_t number;
     uint32_t rank, nranks;
     uint64_t next_sequence; /* of its next collective; they begin at 1 */
+    uint32_t unfinished;    /* collectives that were posted */
     char id[RUCCL_ID_BYTES];
     struct list link; // ruccl_conn::members
+
+    /* for meetings (meeting.h) */
+    bool slate_asked;
+    bool meeting; /* one has begun, which has not ended or been posted */
+    struct slate *slate;
+    struct patience patience;
 };
 
 /* A forming member under a number of its own, held by the connection. */
 int member_new(struct ruccl_conn *c, struct ruccl_member **ret, struct error *e);
 struct ruccl_member *member_ref(struct ruccl_member *m);
 void member_unref(struct ruccl_member *m);
+
+/* One of its collectives is over, and lets go of it. */
+void member_finish(struct ruccl_member *m);
 
 /*
  * It formed, as the completion of its split says; NULL: by a join, which knew beforehand. False for

@@ -536,9 +536,10 @@ int conn_wait(struct ruccl_conn *c, bool (*ready)(const void *subject), const vo
     return ready(subject) ? 0 : wait_until(c, ready, subject, true, deadline);
 }
 
-int conn_wait_alone(struct ruccl_conn *c, bool (*ready)(const void *subject), int64_t deadline)
+int conn_wait_alone(struct ruccl_conn *c, bool (*ready)(const void *subject), const void *subject,
+                    int64_t deadline)
 {
-    return ready(c) ? 0 : wait_until(c, ready, c, false, deadline);
+    return ready(subject) ? 0 : wait_until(c, ready, subject, false, deadline);
 }
 
 /* ---------------------------------------------------------------- slots */

@@ -54,6 +54,7 @@ struct ruccl_conn {
     int nudge; /* eventfd: the leader, in poll(), is to look again at what it waits for */
     int loop;  /* epoll for the user's own loop, of `socket` and `news`; -1 until asked for */
     int news;  /* eventfd: something was read outside of ruccl_dispatch() */
+    int64_t polled_at; /* when the socket was last looked at between meetings */
 
     bool leading;  /* a thread is at the ring, at the bells or in poll() on the socket */
     bool at_bells; /* and that is where it sleeps, or is about to */
@@ -132,8 +133,9 @@ int conn_check(const struct ruccl_conn *c, struct error *e);
 int conn_wait(struct ruccl_conn *c, bool (*ready)(const void *subject), const void *subject,
               int64_t deadline);
 
-/* As conn_wait(), for ready(c), in the middle of a message or of a chore: it does none. */
-int conn_wait_alone(struct ruccl_conn *c, bool (*ready)(const void *subject), int64_t deadline);
+/* As conn_wait(), in the middle of a message, a call or a chore: it does none. */
+int conn_wait_alone(struct ruccl_conn *c, bool (*ready)(const void *subject), const void *subject,
+                    int64_t deadline);
 
 /* Wakes the threads whose ready() has come true by other means than a reply. */
 void conn_wake(struct ruccl_conn *c);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "client/comm.h"
+#include "client/meeting.h"
 #include "client/post.h"
 #include "client/region.h"
 #include "client/report.h"
@@ -142,7 +143,7 @@ int ruccl_scatter_init(struct ruccl_comm comm, const struct ruccl_tensor *in,
 
 /* All that a start has: the rest of a request is large. */
 static void take_start(struct request *q, const struct ruccl_persistent *p,
-                       const struct ruccl_work *w)
+                       const struct ruccl_work *w, uint64_t sequence)
 {
     q->kind = REQUEST_START;
     q->start.comm = p->member->number;
@@ -150,17 +151,17 @@ static void take_start(struct request *q, const struct ruccl_persistent *p,
     q->start.slot = w->slot;
     q->start.fence = gpu_place_fence(&w->place);
     q->start.signal = w->place.signal;
-    q->start.sequence = p->member->next_sequence;
+    q->start.sequence = sequence;
 }
 
 /* In a start's place, so that the other ranks are told. */
 static struct request rejection_of(const struct ruccl_persistent *p, const struct ruccl_work *w,
-                                   const struct error *why)
+                                   uint64_t sequence, const struct error *why)
 {
     return (struct request){ .kind = REQUEST_POST,
                              .post = { .comm = p->member->number,
                                        .slot = w->slot,
-                                       .sequence = p->member->next_sequence,
+                                       .sequence = sequence,
                                        .rejection = *why } };
 }
 
@@ -170,16 +171,16 @@ static int send_start(struct ruccl_persistent *p, struct ruccl_work *w,
 {
     struct ruccl_conn *c = p->conn;
     struct request q;
+    uint64_t sequence;
     int r;
 
-    r = conn_take_turn(c, e);
+    r = meeting_skip(p->member, &sequence, e);
     if (r == 0) {
         if (rejection->code)
-            q = rejection_of(p, w, rejection);
+            q = rejection_of(p, w, sequence, rejection);
         else
-            take_start(&q, p, w);
-        p->member->next_sequence++;
-        work_expect(w, &q);
+            take_start(&q, p, w, sequence);
+        work_expect(w, &q, p->member);
         r = conn_send(c, &q, -1, e);
         conn_give_turn(c);
     }

@@ -4,6 +4,7 @@
 
 #include "client/comm.h"
 #include "client/copy.h"
+#include "client/meeting.h"
 #include "client/posting.h"
 #include "client/region.h"
 #include "client/report.h"
@@ -197,7 +198,7 @@ static int take_place(struct posting *p, struct ruccl_work *w, struct error *e)
 
 /* ---------------------------------------------------------------- posting */
 
-static void log_post(const struct posting *p)
+static void log_post(const struct posting *p, const char *verb)
 {
     struct text what = { 0 };
 
@@ -205,7 +206,7 @@ static void log_post(const struct posting *p)
         text_add(&what, " %s ", posting_dtype(p->q.post.d.dtype));
         text_add_shape(&what, &p->q.post.d.shape);
     }
-    report_log(REPORT_DEBUG, "post %s %llu on %s rank %u:%s%s%s", p->row->name,
+    report_log(REPORT_DEBUG, "%s %s %llu on %s rank %u:%s%s%s", verb, p->row->name,
                (unsigned long long)p->q.post.sequence, p->member->id, p->member->rank, what.s,
                p->q.post.rejection.code ? " rejected: " : "", p->q.post.rejection.text);
 }
@@ -223,19 +224,21 @@ static int send_expected(const struct posting *p, struct error *e)
 
 static int send_post(struct posting *p, struct ruccl_work *w, struct error *e)
 {
+    const bool pair = p->row->flags & COLLECTIVE_PAIR;
     int r;
 
-    r = conn_take_turn(p->conn, e);
+    if (pair || p->met)
+        r = conn_take_turn(p->conn, e);
+    else
+        r = meeting_skip(p->member, &p->q.post.sequence, e);
     if (r < 0)
         return r;
-    if (!(p->row->flags & COLLECTIVE_PAIR))
-        p->q.post.sequence = p->member->next_sequence++;
     p->q.post.slot = w->slot;
     p->q.post.fence = gpu_place_fence(&w->place);
     p->q.post.signal = w->place.signal;
     if (report_is_on(REPORT_DEBUG))
-        log_post(p);
-    work_expect(w, &p->q);
+        log_post(p, "post");
+    work_expect(w, &p->q, pair ? NULL : p->member);
     if (p->call->expected_counts && !p->q.post.rejection.code)
         r = send_expected(p, e);
     if (r == 0)
@@ -263,22 +266,27 @@ static int post(struct posting *p, struct ruccl_work **ret, struct error *e)
     w->ret_persistent = p->call->ret_persistent;
     w->hidden = p->waits;
     posting_prepare(p);
+    *ret = w;
+    if (meeting_hold(p, w->counts)) {
+        if (report_is_on(REPORT_DEBUG))
+            log_post(p, "met for");
+        work_skip(w);
+        return 0;
+    }
     if (!p->q.post.rejection.code &&
         (stage(p, w, &p->q.post.rejection) < 0 || take_place(p, w, &p->q.post.rejection) < 0))
         posting_reject(p);
     place = gpu_place_hold(&w->place);
     r = send_post(p, w, e);
+    meeting_end(p);
     if (r == 0 && w->window.length && w->state == WORK_UNFINISHED)
         window_begin(w);
     if (r == 0)
         work_wait_in_stream(w, &place);
     gpu_place_let_go(&place);
-    if (r < 0) {
+    if (r < 0)
         work_unref(w);
-        return r;
-    }
-    *ret = w;
-    return 0;
+    return r;
 }
 
 /* Enters the connection of a call's communicator. Return: 0, or -code (last error set). */

@@ -13,11 +13,7 @@
 #include "client/conn.h"
 #include "client/region.h"
 
-#define MISSES_MAX   16u
-#define HALVINGS_MAX 4u
-#define TRIAL_NS     (1 << 21) /* out of every ... */
-#define TRIALS_NS    (1 << 24)
-#define PATIENCE     4u /* yields that did not let the daemon run: only sleep does */
+#define VAIN_YIELDS 4u /* that did not let the daemon run: only sleep does */
 
 #define SLEEP_NS 100000000 /* at the bells; a daemon that dies is found out then */
 #define NS_PER_S 1000000000
@@ -85,7 +81,7 @@ int rings_open(struct ruccl_conn *c, const struct daemon_rings *daemon, uint32_t
     r->replies = (struct ring_in){ .messages = &daemon->replies, .state = &r->memory->replies };
     r->daemon = daemon;
     r->mail = atomic_load(&daemon->mail);
-    r->spin_ns = (int64_t)spin_us * 1000;
+    r->patience.most_ns = (int64_t)spin_us * 1000;
     r->bell = bell_of("");
     ring_arm(&r->replies, BELL_NONE);
     return 0;
@@ -101,27 +97,10 @@ void rings_close(struct rings *r)
     r->bells = NULL;
 }
 
-/* Alone one of many would learn nothing, since those that sleep slow it down: so all who go by the
- * same clock try again at the same times. */
-static bool is_trial(int64_t now)
-{
-    return now % TRIALS_NS < TRIAL_NS;
-}
-
-/* Where answers are slower than a look, as with many more ranks than CPUs, with large tensors or
- * other nodes, looking takes from those who work: half as long after each in vain, then only now
- * and again. */
-static int64_t time_to_look(const struct rings *r, int64_t now)
-{
-    if (is_trial(now))
-        return r->spin_ns;
-    return r->misses < MISSES_MAX ? r->spin_ns >> MIN(r->misses, HALVINGS_MAX) : 0;
-}
-
 static bool look(struct rings *r, int64_t deadline)
 {
     int64_t now = conn_now();
-    const int64_t ns = time_to_look(r, now);
+    const int64_t ns = patience_ns(&r->patience, now);
     const int64_t until = MIN(now + ns, deadline);
     struct ring_watch daemon = { 0 };
 
@@ -130,7 +109,7 @@ static bool look(struct rings *r, int64_t deadline)
 
     ring_disarm(&r->replies);
     while (ring_is_empty(&r->replies)) {
-        if (now >= until || ring_consumer_is_kept_waiting(&r->requests, &daemon, PATIENCE))
+        if (now >= until || ring_consumer_is_kept_waiting(&r->requests, &daemon, VAIN_YIELDS))
             return false;
         sched_yield();
         now = conn_now();
@@ -142,7 +121,7 @@ bool rings_look(struct rings *r, int64_t deadline)
 {
     const bool found = look(r, deadline);
 
-    r->misses = found ? 0 : r->misses + 1;
+    patience_note(&r->patience, found);
     return found;
 }
 

@@ -6,6 +6,7 @@
 #ifndef CLIENT_RINGS_H
 #define CLIENT_RINGS_H
 
+#include "client/patience.h"
 #include "shared/error.h"
 #include "shared/mem.h"
 
@@ -20,8 +21,7 @@ struct rings {
     uint32_t bell;                     /* as is this one; BELL_NONE: the kernel cannot wait so */
     uint32_t mail;                     /* of daemon_rings::mail, how much has been taken */
     _Atomic uint32_t nudges;           /* of a sleeper, by another thread */
-    int64_t spin_ns;                   /* before sleeping */
-    unsigned misses; /* looks that found nothing, and waits without one, since the last that did */
+    struct patience patience;          /* before sleeping */
 };
 
 /*

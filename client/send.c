@@ -26,7 +26,7 @@ int conn_take_turn(struct ruccl_conn *c, struct error *e)
 {
     int r;
 
-    conn_wait_alone(c, turn_is_free, CONN_NO_DEADLINE);
+    conn_wait_alone(c, turn_is_free, c, CONN_NO_DEADLINE);
     r = conn_check(c, e);
     if (r < 0)
         return r;
@@ -54,7 +54,7 @@ static int send_by_socket(struct ruccl_conn *c, uint32_t len, int fd)
         /* The daemon may have stopped reading until we take its replies: the leader reads on. */
         c->blocked = true;
         conn_nudge(c);
-        conn_wait_alone(c, socket_has_room, CONN_NO_DEADLINE);
+        conn_wait_alone(c, socket_has_room, c, CONN_NO_DEADLINE);
         if (c->end.code)
             return PACKET_END;
     }
@@ -75,7 +75,7 @@ static int send_by_ring(struct ruccl_conn *c, uint32_t len)
     c->room = len;
     while (ring_put(&c->rings.requests, c->buffer, len) == RING_FULL) {
         /* Nobody tells of room: the daemon has been rung, and takes what there is soon. */
-        conn_wait_alone(c, ring_has_its_room, conn_now() + ROOM_NS);
+        conn_wait_alone(c, ring_has_its_room, c, conn_now() + ROOM_NS);
         if (c->end.code)
             return PACKET_END;
     }

@@ -171,6 +171,8 @@ static void work_answered(struct pending *p, const struct reply *reply)
     gpu_place_end(&w->place);
 
     w->state = w->window.length || (w->output.to && !w->error.code) ? WORK_STAGED : WORK_DONE;
+    if (w->member)
+        member_finish(steal(&w->member));
     if (w->forming && w->error.code)
         member_fail(w->forming);
     if (w->error.code == ERROR_MEMORY_FAULT)
@@ -220,12 +222,21 @@ int work_new(struct ruccl_conn *c, uint32_t ncounts, struct ruccl_work **ret, st
     return 0;
 }
 
-void work_expect(struct ruccl_work *w, struct request *q)
+void work_expect(struct ruccl_work *w, struct request *q, struct ruccl_member *m)
 {
+    if (m) {
+        w->member = member_ref(m);
+        m->unfinished++;
+    }
     if (!w->hidden)
         w->cell_version = version_of_cell(w);
     w->refs++;
     conn_expect(w->conn, &w->pending, q);
+}
+
+void work_skip(struct ruccl_work *w)
+{
+    w->state = WORK_DONE;
 }
 
 /* ---------------------------------------------------------------- waiting */

@@ -48,6 +48,7 @@ struct ruccl_work {
     struct window window;
     struct gpu_place place;
     uint32_t *ret_persistent;     /* the number that it gives a persistent operation; may be NULL */
+    struct ruccl_member *member;  /* whose collective it is, while it is unfinished; referenced */
     struct ruccl_member *forming; /* what a join or split makes; referenced */
     struct error error;           /* the outcome, once WORK_DONE */
 };
@@ -55,8 +56,12 @@ struct ruccl_work {
 /* An unfinished work with a slot of its own, held by the caller. Waits while no slot is free. */
 int work_new(struct ruccl_conn *c, uint32_t ncounts, struct ruccl_work **ret, struct error *e);
 
-/* Enters the work for the answer to `q`: before sending it, in one's turn. */
-void work_expect(struct ruccl_work *w, struct request *q);
+/* Enters the work for the answer to `q`, which is a collective of `m`'s, or else NULL: before
+ * sending it, in one's turn. */
+void work_expect(struct ruccl_work *w, struct request *q, struct ruccl_member *m);
+
+/* It is done, well, without an answer. */
+void work_skip(struct ruccl_work *w);
 
 /*
  * When posted: what is put into the stream of `place`, held, from now on sees the result. Where the

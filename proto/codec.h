@@ -42,6 +42,7 @@ enum request_kind {
     REQUEST_FENCE_OPEN,
     REQUEST_FENCE_CLOSE,
     REQUEST_SIGNALS_OPEN,
+    REQUEST_SLATE_OPEN,
 };
 
 enum region_kind {
@@ -141,6 +142,9 @@ struct request {
         struct {
             uint32_t fence; /* not 0 */
         } fence_close;
+        struct {
+            uint32_t comm; /* not 0 */
+        } slate_open;
     };
 };
 

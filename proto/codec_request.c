@@ -168,6 +168,10 @@ static void decode_body(struct codec *c, const Ruccl__V1__Request *m, struct req
     case RUCCL__V1__REQUEST__BODY_SIGNALS_OPEN:
         ret->kind = REQUEST_SIGNALS_OPEN;
         return;
+    case RUCCL__V1__REQUEST__BODY_SLATE_OPEN:
+        ret->kind = REQUEST_SLATE_OPEN;
+        ret->slate_open.comm = codec_take_id(c, m->slate_open->comm, "slate_open: comm");
+        return;
     default:
         codec_complain(c, "request %llu asks for nothing known", (unsigned long long)m->serial);
     }
@@ -450,6 +454,16 @@ static int encode_signals_open(Ruccl__V1__Request *m, void *buffer)
     return codec_pack(&m->base, true, buffer);
 }
 
+static int encode_slate_open(const struct request *r, Ruccl__V1__Request *m, void *buffer)
+{
+    Ruccl__V1__SlateOpen body = RUCCL__V1__SLATE_OPEN__INIT;
+
+    body.comm = r->slate_open.comm;
+    m->body_case = RUCCL__V1__REQUEST__BODY_SLATE_OPEN;
+    m->slate_open = &body;
+    return codec_pack(&m->base, true, buffer);
+}
+
 int codec_encode_request(const struct request *r, void *buffer)
 {
     Ruccl__V1__Request m = RUCCL__V1__REQUEST__INIT;
@@ -494,6 +508,8 @@ int codec_encode_request(const struct request *r, void *buffer)
         return encode_fence_close(r, &m, buffer);
     case REQUEST_SIGNALS_OPEN:
         return encode_signals_open(&m, buffer);
+    case REQUEST_SLATE_OPEN:
+        return encode_slate_open(r, &m, buffer);
     }
     return -EINVAL;
 }

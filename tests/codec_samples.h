@@ -204,6 +204,10 @@ static inline bool sample_request(uint32_t i, struct request *ret)
     case 24:
         r.kind = REQUEST_SIGNALS_OPEN;
         break;
+    case 25:
+        r.kind = REQUEST_SLATE_OPEN;
+        r.slate_open.comm = UINT32_MAX;
+        break;
     default:
         return false;
     }
@@ -483,6 +487,9 @@ static inline void say_request(FILE *f, const struct request *r)
         break;
     case REQUEST_SIGNALS_OPEN:
         fprintf(f, "signals_open");
+        break;
+    case REQUEST_SLATE_OPEN:
+        fprintf(f, "slate_open %u", r->slate_open.comm);
         break;
     }
 }

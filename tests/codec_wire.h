@@ -46,6 +46,7 @@ enum {
     STAGED,
     FENCE_OPEN,
     FENCE_CLOSE,
+    SLATE_OPEN = 21,
 };
 enum { DONE = 3, ID, COMPLETION, STATUS_PAGE };
 

@@ -13,6 +13,7 @@
 #include "daemon/comm/pairs.h"
 #include "daemon/comm/persistent_private.h"
 #include "daemon/comm/rendezvous.h"
+#include "daemon/comm/slates.h"
 #include "daemon/comm/talk.h"
 #include "daemon/log/log.h"
 
@@ -121,6 +122,7 @@ void comm_drop(struct comm *c)
     spares_fini(&c->spare_pairs);
     run_free(c->spare_run);
     nodes_free(c->nodes);
+    slate_free(c);
     free(c->seats);
     free(c);
 }
@@ -178,6 +180,8 @@ void comm_fail(struct comm *c, const struct error *cause, uint64_t now)
         return;
     c->failure = *cause;
     comm_set_state(c, COMM_FAILED);
+    if (c->slate)
+        slate_shut(c->slate);
     c->nameless = c->nameless || forming_is_guest(c->forming);
     for (uint32_t r = 0; r < c->nranks && before == COMM_FORMING; r++)
         if (c->seats[r].member)
@@ -360,6 +364,18 @@ static int arrive_sequenced(struct member *m, struct arrival *a, uint64_t now)
     return 0;
 }
 
+/* Somebody has lied at the slate, or to the daemon: which one, nobody can tell. */
+static void fail_out_of_step(struct member *m, enum collective_id kind, uint64_t now)
+{
+    struct text t = { 0 };
+    struct error e = { 0 };
+
+    text_add_operation(&t, m->comm, kind, m->sequence);
+    error_set(&e, ERROR_PROTOCOL, "%s: rank %u is out of step with the others", t.s, m->rank);
+    error_add_rank(&e, m->rank);
+    comm_fail(m->comm, &e, now);
+}
+
 /* `pair`: the post, of a pair; else NULL. */
 static int arrive(struct member *m, const struct post *pair, struct arrival *a, uint64_t now)
 {
@@ -372,6 +388,8 @@ static int arrive(struct member *m, const struct post *pair, struct arrival *a, 
     m->last_us = now;
     if (c->ngone > 0)
         comm_check_left(c, a->d.kind, pair ? &pair->peer : NULL, m->sequence, now);
+    if (!pair && !slate_keeps_step(c, m))
+        fail_out_of_step(m, a->d.kind, now);
 
     if (c->state == COMM_FAILED)
         op_refuse(a, pair ? 0 : m->sequence++, &c->failure);
@@ -535,6 +553,31 @@ uint32_t member_rank(const struct member *m)
 uint32_t member_nranks(const struct member *m)
 {
     return m->comm->nranks;
+}
+
+bool member_continue_at(struct member *m, uint64_t sequence)
+{
+    if (sequence < m->sequence || (sequence > m->sequence && !m->comm->slate))
+        return false;
+    if (sequence > m->comm->reached + 1)
+        m->comm->completed += sequence - m->comm->reached - 1;
+    m->sequence = sequence;
+    return true;
+}
+
+int member_slate(struct member *m, uid_t uid, int *ret_fd)
+{
+    struct comm *c = m->comm;
+    int r = 0;
+
+    *ret_fd = -1;
+    if (c->state != COMM_READY || c->nodes || c->nranks > SLATE_RANKS_MAX || strcmp(c->algorithm, "auto") ||
+        !comms_same_uid(c->comms, uid, c->uid))
+        return 0;
+    r = slate_open(c);
+    if (r == 0)
+        *ret_fd = c->slate_fd;
+    return r;
 }
 
 uint64_t member_sequence(const struct member *m)

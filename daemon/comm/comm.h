@@ -168,6 +168,17 @@ uint32_t member_rank(const struct member *m);
 uint32_t member_nranks(const struct member *m);
 uint64_t member_sequence(const struct member *m); /* of the next operation */
 
+/*
+ * The memory where the members may meet without the daemon (shared/slate.h), for a session of
+ * `uid`; *ret_fd stays the communicator's. -1: they may not, since some are on other nodes, or
+ * anybody else's, or too many, or an algorithm is asked for. Return: 0, or -errno.
+ */
+int member_slate(struct member *m, uid_t uid, int *ret_fd);
+
+/* Its next operation has this number, those before having been carried out there. Return: whether
+ * that may be so. */
+bool member_continue_at(struct member *m, uint64_t sequence);
+
 /* Follows a change of configuration; what there is already stays. */
 void comms_set_max(struct comms *comms, uint32_t max_comms);
 

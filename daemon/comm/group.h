@@ -43,6 +43,7 @@ struct nodes;
 struct op;
 struct persistent;
 struct run;
+struct slate;
 
 struct comms {
     struct comms_config config;
@@ -105,6 +106,9 @@ struct comm {
     struct run *spare_run;                /* or NULL */
 
     struct persistents persistents;
+
+    struct slate *slate; /* NULL: no member has asked for it */
+    int slate_fd;
 };
 
 struct member {
@@ -118,7 +122,7 @@ struct member {
     struct op *last_op;  /* the last of comm::ops that it has arrived at; NULL once that is over */
     bool leaving;
 
-    /* for people: what it did last */
+    /* for people: what it posted last */
     enum collective_id last_kind; /* COLLECTIVE_NONE: joined */
     uint64_t last_sequence, last_us;
 };
@@ -168,6 +172,14 @@ bool comms_same_uid(const struct comms *comms, uid_t a, uid_t b);
 
 /* words.c */
 
+/* What a member did last, for people. */
+struct last_call {
+    enum collective_id kind; /* COLLECTIVE_NONE: joined */
+    uint64_t sequence;       /* 0: it has none */
+    uint64_t at_us;
+};
+struct last_call last_call(const struct member *m);
+
 /* Appends "all_reduce 7 of 'train'"; sequence 0: without it. */
 void text_add_operation(struct text *t, const struct comm *c, enum collective_id kind,
                         uint64_t sequence);
@@ -176,7 +188,7 @@ void text_add_label(struct text *t, const struct comm *c);
 /* Appends "rank 3 (pid 7 on host)". */
 void text_add_rank(struct text *t, uint32_t rank, pid_t pid, const char *host);
 /* Appends "all_reduce 6", and the other form "all_reduce 6, 2.1 s ago". */
-void text_add_last_call(struct text *t, const struct member *m);
+void text_add_last_call(struct text *t, const struct last_call *last);
 void text_add_last(struct text *t, const struct member *m, uint64_t now);
 /* Words what a member's end means for the others: "rank 3 (pid 7 on host) <what>; last: ..." */
 void gone_error(const struct member *m, enum error_code code, const char *what, uint64_t now,

@@ -4,6 +4,7 @@
 #include "daemon/comm/forming.h"
 #include "daemon/comm/nodes.h"
 #include "daemon/comm/op.h"
+#include "daemon/comm/slates.h"
 
 static const struct op *oldest_op(const struct comm *c)
 {
@@ -38,7 +39,7 @@ static void emit_comm(const struct comm *c, uint64_t now,
     struct status_item item = {
         .kind = STATUS_COMMUNICATOR,
         .communicator = { .communicator = c->number,
-                          .sequence = c->completed,
+                          .sequence = c->completed + slate_ahead(c),
                           .nranks = c->nranks,
                           .present = c->ntaken + c->nremote,
                           .label = c->label,
@@ -63,19 +64,20 @@ static void emit_member(const struct member *m, uint64_t now,
                         void (*emit)(void *context, const struct status_item *item), void *context)
 {
     const struct op *op = oldest_op(m->comm);
+    const struct last_call did = last_call(m);
     struct text last = { 0 };
     struct status_item item = {
         .kind = STATUS_MEMBER,
         .member = { .communicator = m->comm->number,
                     .session = m->session,
-                    .sequence = m->sequence,
-                    .last_age_us = now - m->last_us,
+                    .sequence = MAX(m->sequence, did.sequence + 1),
+                    .last_age_us = now - MIN(did.at_us, now),
                     .rank = m->rank,
                     .pid = (uint32_t)m->pid,
                     .arrived = op && has_arrived(op, m->rank) },
     };
 
-    text_add_last_call(&last, m);
+    text_add_last_call(&last, &did);
     item.member.last = last.s;
     emit(context, &item);
 }

@@ -1,5 +1,5 @@
 /* What errors and status say of ranks and their operations. */
-#include "daemon/comm/group.h"
+#include "daemon/comm/slates.h"
 
 void text_add_operation(struct text *t, const struct comm *c, enum collective_id kind,
                         uint64_t sequence)
@@ -24,19 +24,29 @@ void text_add_rank(struct text *t, uint32_t rank, pid_t pid, const char *host)
     text_add(t, "rank %u (pid %d on %s)", rank, (int)pid, host);
 }
 
-void text_add_last_call(struct text *t, const struct member *m)
+struct last_call last_call(const struct member *m)
 {
-    const struct collective *row = collective_get(m->last_kind);
+    struct last_call last = { m->last_kind, m->last_sequence, m->last_us };
 
-    text_add(t, "%s", row ? row->name : m->last_sequence ? "unknown operation" : "joined");
-    if (m->last_sequence)
-        text_add(t, " %llu", (unsigned long long)m->last_sequence);
+    slate_last_call(m, &last);
+    return last;
+}
+
+void text_add_last_call(struct text *t, const struct last_call *last)
+{
+    const struct collective *row = collective_get(last->kind);
+
+    text_add(t, "%s", row ? row->name : last->sequence ? "unknown operation" : "joined");
+    if (last->sequence)
+        text_add(t, " %llu", (unsigned long long)last->sequence);
 }
 
 void text_add_last(struct text *t, const struct member *m, uint64_t now)
 {
-    text_add_last_call(t, m);
-    text_add(t, ", %.1f s ago", (double)(now - m->last_us) / 1e6);
+    const struct last_call last = last_call(m);
+
+    text_add_last_call(t, &last);
+    text_add(t, ", %.1f s ago", (double)(now - MIN(last.at_us, now)) / 1e6);
 }
 
 void gone_error(const struct member *m, enum error_code code, const char *what, uint64_t now,

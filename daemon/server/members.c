@@ -28,6 +28,8 @@ void membership_free(struct session *s, struct membership *ms)
 {
     map_take(&s->memberships, ms->number);
     list_remove(&ms->link);
+    if (ms->has_slate)
+        quota_release(&s->service->quotas, s->uid, QUOTA_FDS, 1);
     free(ms->expected);
     free(ms);
 }
@@ -172,6 +174,36 @@ void session_abort(struct session *s, const struct request *r, struct packet *p)
     if (ms)
         member_abort(ms->member, r->abort.text, service_now());
     session_reply_done(s, r->serial, &e);
+}
+
+/* ---- meeting without the daemon ---- */
+
+/* Every member is charged with the communicator's one descriptor: any of them may outlive the rest.
+ */
+static int open_slate(struct session *s, struct membership *ms, int *ret_fd, struct error *e)
+{
+    struct quotas *q = &s->service->quotas;
+    int r;
+
+    if (ms->state != MEMBERSHIP_READY || !s->rings)
+        return 0;
+    if (!ms->has_slate && quota_charge(q, s->uid, QUOTA_FDS, 1, e) < 0)
+        return -(int)e->code;
+    ms->has_slate = true;
+    r = member_slate(ms->member, s->uid, ret_fd);
+    return r < 0 ? error_set_errno(e, -r, "make a slate") : 0;
+}
+
+void session_slate_open(struct session *s, const struct request *r, struct packet *p)
+{
+    struct reply reply = { .kind = REPLY_DONE, .serial = r->serial };
+    struct membership *ms = membership_find(s, r->slate_open.comm, &reply.done);
+    int fd = -1;
+
+    (void)p;
+    if (ms)
+        open_slate(s, ms, &fd, &reply.done);
+    session_reply(s, &reply, fd);
 }
 
 /* ---- what comm answers: replies and books only, never a call back ---- */

@@ -115,7 +115,7 @@ static int place_check_membership(struct session *s, const struct place *p,
     if (ms->state == MEMBERSHIP_JOINING)
         return session_refuse(s, "%s: communicator %u has not been joined yet", p->what,
                               ms->number);
-    if (p->sequenced && p->sequence != member_sequence(ms->member))
+    if (p->sequenced && !member_continue_at(ms->member, p->sequence))
         return session_refuse(
             s, "%s: operation %" PRIu64 " of communicator %u, but its next is %" PRIu64, p->what,
             p->sequence, ms->number, member_sequence(ms->member));

@@ -202,6 +202,7 @@ static const struct request_row rows[] = {
     [REQUEST_FENCE_OPEN] = { "fence_open", 0, SESSION_SERVED, session_fence_open },
     [REQUEST_FENCE_CLOSE] = { "fence_close", 0, SESSION_SERVED, session_fence_close },
     [REQUEST_SIGNALS_OPEN] = { "signals_open", 1, SESSION_SERVED, session_signals_open },
+    [REQUEST_SLATE_OPEN] = { "slate_open", 0, SESSION_SERVED, session_slate_open },
 };
 
 static uint32_t request_nfds(const struct request *r)

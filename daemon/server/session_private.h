@@ -35,6 +35,7 @@ struct membership {
     struct member *member;
     bool join_owed; /* the join has not been answered */
     uint64_t join_serial, leave_serial;
+    bool has_slate; /* and one descriptor of the quota for it */
     uint64_t *expected; /* for the next all_to_all_v */
     uint32_t nexpected;
 };
@@ -157,6 +158,7 @@ void session_fence_open(struct session *s, const struct request *r, struct packe
 void session_fence_close(struct session *s, const struct request *r, struct packet *p);
 /* NULL for 0; also, with the reason in `rejection`, where there is none of that number. */
 struct fence *session_find_fence(const struct session *s, uint32_t number, struct error *rejection);
+void session_slate_open(struct session *s, const struct request *r, struct packet *p);
 void session_signals_open(struct session *s, const struct request *r, struct packet *p);
 /* As who may write it sees it; not 0 only where there are cells. */
 struct signal session_signal_of(const struct session *s, uint32_t slot, uint32_t signal);

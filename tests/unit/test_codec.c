@@ -31,7 +31,7 @@ static void test_every_request_comes_back_as_it_went(void **state)
         free(again);
         seen |= 1u << r.kind;
     }
-    assert_int_equal(seen, (1u << (REQUEST_SIGNALS_OPEN + 1)) - 1);
+    assert_int_equal(seen, (1u << (REQUEST_SLATE_OPEN + 1)) - 1);
     free(bytes);
 }
 
@@ -264,6 +264,7 @@ static void test_id_of_zero_is_refused_where_one_is_needed(void **state)
     assert_body_refused(STAGED, &empty, "staged: comm is 0");
     assert_body_refused(FENCE_OPEN, &empty, "fence_open: fence is 0");
     assert_body_refused(FENCE_CLOSE, &empty, "fence_close: fence is 0");
+    assert_body_refused(SLATE_OPEN, &empty, "slate_open: comm is 0");
 }
 
 static void assert_string_limit(uint32_t body_field, uint32_t field, size_t max, const char *what)

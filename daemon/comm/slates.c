@@ -1,0 +1,97 @@
+#include "daemon/comm/slates.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "daemon/comm/nodes.h"
+#include "daemon/comm/op.h"
+
+/* Memory that clients write, and that keeps its size. */
+static int make_memory(size_t bytes, void **ret, int *ret_fd)
+{
+    const int fd = memfd_create("ruccl-slate", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    void *memory = MAP_FAILED;
+    int r;
+
+    if (fd < 0)
+        return -errno;
+    if (ftruncate(fd, (off_t)bytes) == 0 &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) {
+        r = -errno;
+        close(fd);
+        return r;
+    }
+    *ret = memory;
+    *ret_fd = fd;
+    return 0;
+}
+
+int slate_open(struct comm *c)
+{
+    void *memory = NULL;
+    int r;
+
+    if (c->slate)
+        return 0;
+    r = make_memory(slate_size(c->nranks), &memory, &c->slate_fd);
+    if (r == 0)
+        c->slate = memory;
+    return r;
+}
+
+void slate_free(struct comm *c)
+{
+    if (!c->slate)
+        return;
+    munmap(c->slate, slate_size(c->nranks));
+    close(c->slate_fd);
+    c->slate = NULL;
+}
+
+bool slate_keeps_step(const struct comm *c, const struct member *m)
+{
+    const struct op *op;
+
+    if (!c->slate)
+        return true;
+    list_for_each(op, &c->ops, link) {
+        if (op->sequence == m->sequence)
+            return true;
+        if (op->sequence < m->sequence && op->state == OP_ARRIVING &&
+            !op->arrivals[comm_part(c, m->rank)])
+            return false;
+    }
+    return m->sequence > c->newest;
+}
+
+bool slate_last_call(const struct member *m, struct last_call *ret)
+{
+    const struct comm *c = m->comm;
+    bool found = false;
+
+    for (uint64_t i = 0; c->slate && i < SLATE_MEETINGS; i++) {
+        const struct slate_seat *seat = slate_seat(c->slate, c->nranks, i, m->rank);
+        const uint64_t sequence = atomic_load(&seat->sequence);
+
+        if (sequence < (found ? ret->sequence : m->sequence))
+            continue;
+        found = true;
+        *ret = (struct last_call){ .kind = (enum collective_id)atomic_load(&seat->kind),
+                                   .sequence = sequence,
+                                   .at_us = atomic_load(&seat->at_us) };
+    }
+    return found;
+}
+
+uint64_t slate_ahead(const struct comm *c)
+{
+    uint64_t met = 0;
+
+    for (uint64_t i = 0; c->slate && i < SLATE_MEETINGS; i++)
+        met = MAX(met, slate_last_met(c->slate, c->nranks, i));
+    return met > c->reached ? met - c->reached : 0;
+}
