@@ -46,6 +46,9 @@ static const struct option_row rows[] = {
       "commas: it does not start without one that is named." },
     { "daemon", "rings", TYPE_SWITCH, AT(rings), "yes", 0, 0, false,
       "Requests and replies by shared memory, which is quicker; no: all of them by the socket." },
+    { "daemon", "slates", TYPE_SWITCH, AT(slates), "yes", 0, 0, false,
+      "Small blocking calls of a communicator on one node without the daemon, in memory that all of "
+      "its ranks see; not without rings." },
     { "daemon", "spin", TYPE_DURATION, AT(spin_us), "200us", 0, 10 * MS, false,
       "How long the daemon, its helping workers and a waiting client look for more before they sleep." },
     { "daemon", "drain_timeout", TYPE_DURATION, AT(drain_timeout_us), "10s", 0, HOUR, true,

@@ -29,6 +29,7 @@ struct config {
     uint64_t chunk_bytes;
     char gpus[CONFIG_GPUS_BYTES]; /* "all", "none", or UUIDs separated by commas */
     uint64_t rings;               /* 0 or 1 */
+    uint64_t slates;              /* 0 or 1 */
     uint64_t spin_us;
     uint64_t drain_timeout_us;
     uint64_t id_lifetime_us;

@@ -185,7 +185,7 @@ static int open_slate(struct session *s, struct membership *ms, int *ret_fd, str
     struct quotas *q = &s->service->quotas;
     int r;
 
-    if (ms->state != MEMBERSHIP_READY || !s->rings)
+    if (ms->state != MEMBERSHIP_READY || !s->rings || !s->service->config->slates)
         return 0;
     if (!ms->has_slate && quota_charge(q, s->uid, QUOTA_FDS, 1, e) < 0)
         return -(int)e->code;

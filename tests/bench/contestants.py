@@ -100,13 +100,15 @@ OPEN_MPI_RUN = ("mpirun.openmpi", "-np", "{ranks}")
 MPICH_RUN = ("mpirun.mpich", "-iface", "lo", "-np", "{ranks}")
 MOVING = ("all_gather", "broadcast", "all_to_all_v")
 
-# ruCCL's tensors; persistent ones are shared, and what is done with them was said once
+# ruCCL's tensors; persistent ones are shared, and what is done with them was said once; those that
+# are posted are shared, too, and go to the daemon however small they are
 MEMORIES = {
     "shared": Contestant("ruccl shared", "ruccl", "shared"),
     "plain": Contestant("ruccl plain", "ruccl", "plain"),
     "persistent": Contestant(
         "ruccl persistent", "ruccl", "persistent", collectives=("all_reduce",)
     ),
+    "posted": Contestant("ruccl posted", "ruccl", "posted", collectives=("all_reduce",)),
 }
 LIMIT = Contestant("limit", "limit")
 PEERS = [

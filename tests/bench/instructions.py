@@ -28,8 +28,9 @@ SPIN = ("--set", "spin=10ms")
 Stage = collections.namedtuple("Stage", "name header counted but")
 CLIENT_STAGES = (
     Stage("client_encode", "encode", ["repeat_encode_request"], []),
-    Stage("client_post", "post", ["post_and_wait", "ruccl_start", "ruccl_work_wait"],
-          ["repeat_encode_request", "work_finish"]),  # fmt: skip
+    Stage("client_post", "post",
+          ["post_and_wait", "ruccl_all_reduce_async", "ruccl_start", "ruccl_work_wait"],
+          ["repeat_encode_request", "work_finish", "wait_for_others"]),  # fmt: skip
     Stage("client_complete", "complete", ["route_packet"], []),
 )
 DAEMON_STAGES = (
@@ -40,13 +41,13 @@ DAEMON_STAGES = (
 STAGES = (*CLIENT_STAGES[:2], *DAEMON_STAGES, CLIENT_STAGES[2])
 
 # All that a call takes and all that the daemon does for it; "run" is that of ruccl.c.
-CLIENT_TOTAL = Stage("total", "total", ["run"], ["rings_look", "rings_sleep", "ppoll"])
+CLIENT_TOTAL = Stage("total", "total", ["run"], ["rings_look", "rings_sleep", "ppoll", "wait_for_others"])
 DAEMON_TOTAL = Stage("total", "total", ["session_handle", "run_done"], [])
 
 WIDTH = 8
 HELP = (
     "Instructions a rank and operation. client encode: the request's bytes; post: the rest of\n"
-    "posting or starting it. daemon decode: from the bytes; run: agree, find the plan, run it,\n"
+    "posting, starting or, at a slate, doing it. daemon decode: from the bytes; run: agree, find the plan, run it,\n"
     "without what workers do; complete: encode and put the reply. client complete: decode and\n"
     "route it. total: the whole call and all that the daemon does about it, without waiting."
 )

@@ -345,7 +345,7 @@ def print_bounds(outcome):
 # ---------------------------------------------------------------- the picture
 
 
-COLORS = {"shared": "tab:blue", "plain": "tab:cyan", "persistent": "tab:purple"}
+COLORS = {"shared": "tab:blue", "plain": "tab:cyan", "persistent": "tab:purple", "posted": "tab:olive"}
 
 
 def can_plot():

@@ -1,7 +1,7 @@
 /*
  * ruCCL, through libruccl and the daemon at $RUCCL_SOCKET. Settings: shared (ruccl_alloc) and plain
- * memory, and persistent: an all_reduce in shared memory that is made once and started again and
- * again. With $BENCH_BUDGET, all of it under a budget of so many bytes.
+ * memory, posted: the asynchronous form of an all_reduce in shared memory, and persistent: one that is
+ * made once and started again and again. With $BENCH_BUDGET, all of it under a budget of so many bytes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -68,13 +68,31 @@ static void prepare(void *context, const struct bench_case *c)
         prepare_persistent(k);
 }
 
+static bool is_posted(const struct bench_options *o)
+{
+    return !strcmp(o->setting, "posted");
+}
+
+static void finish(struct ruccl_work *work)
+{
+    check(ruccl_work_wait(work, -1), "wait");
+    ruccl_work_release(work);
+}
+
 static void run_persistent(struct rank *k)
 {
     struct ruccl_work *work;
 
     check(ruccl_start(k->persistent, &work), "start");
-    check(ruccl_work_wait(work, -1), "wait");
-    ruccl_work_release(work);
+    finish(work);
+}
+
+static void run_posted(struct rank *k)
+{
+    struct ruccl_work *work;
+
+    check(ruccl_all_reduce_async(k->comm, &k->in, &k->out, RUCCL_SUM, &work), "all_reduce_async");
+    finish(work);
 }
 
 static void run(void *context)
@@ -84,6 +102,10 @@ static void run(void *context)
 
     if (k->persistent) {
         run_persistent(k);
+        return;
+    }
+    if (is_posted(k->o)) {
+        run_posted(k);
         return;
     }
     switch (k->o->collective) {
@@ -158,7 +180,7 @@ int main(int argc, char **argv)
     struct bench_options o;
 
     bench_parse(argc, argv, &o);
-    if (is_persistent(&o) && o.collective != BENCH_ALL_REDUCE)
+    if ((is_persistent(&o) || is_posted(&o)) && o.collective != BENCH_ALL_REDUCE)
         return BENCH_UNSUPPORTED;
     return bench_fork(&o, bench_board_new(getenv("BENCH_BOARD")), rank_main);
 }
