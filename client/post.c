@@ -162,8 +162,6 @@ static int stage(struct posting *p, struct ruccl_work *w, struct error *e)
 
     p->q.post.in = wire_of(&p->in);
     p->q.post.out = wire_of(&p->out);
-    w->held_in = hold(&p->in);
-    w->held_out = hold(&p->out);
     if (fits_window(p, &win))
         return stage_windows(p, w, &win, e);
     if (p->in.copied && p->out.copied && posting_is_in_place(p))
@@ -266,6 +264,8 @@ static int post(struct posting *p, struct ruccl_work **ret, struct error *e)
     w->ret_persistent = p->call->ret_persistent;
     w->hidden = p->waits;
     posting_prepare(p);
+    w->held_in = hold(&p->in);
+    w->held_out = hold(&p->out);
     *ret = w;
     if (meeting_hold(p, w->counts)) {
         if (report_is_on(REPORT_DEBUG))

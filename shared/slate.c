@@ -12,7 +12,7 @@ _Static_assert(sizeof(struct slate_call) == (6 + AXES_MAX) * sizeof(uint64_t), "
 
 size_t slate_size(uint32_t nranks)
 {
-    return sizeof(struct slate) + (size_t)SLATE_MEETINGS * nranks * sizeof(struct slate_seat);
+    return sizeof(struct slate) + nranks * SLATE_SHARE;
 }
 
 struct slate_seat *slate_seat(struct slate *s, uint32_t nranks, uint64_t sequence, uint32_t rank)

@@ -68,6 +68,9 @@ enum slate_state {
 
 size_t slate_size(uint32_t nranks);
 
+/* A rank's share of it. */
+#define SLATE_SHARE (SLATE_MEETINGS * sizeof(struct slate_seat))
+
 /* Where a rank writes before it arrives, and what the others read once all have met. */
 struct slate_seat *slate_seat(struct slate *s, uint32_t nranks, uint64_t sequence, uint32_t rank);
 
