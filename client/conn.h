@@ -85,6 +85,7 @@ struct ruccl_conn {
     uint64_t idle_bytes;
 
     bool has_gpus;     /* the daemon's; its word at the welcome */
+    bool has_slates;   /* likewise */
     struct gpus *gpus; /* ours; NULL: none is used */
 
     uint32_t last_comm;
@@ -169,7 +170,7 @@ void conn_tell(struct ruccl_conn *c, struct request *q);
 struct answer {
     char id[RUCCL_ID_BYTES];
     uint32_t slots, spin_us; /* of the welcome, as is `rings` */
-    bool rings, gpus;
+    bool rings, gpus, slates;
     int fd; /* of the welcome, or of the rings' bells, the caller's to close; -1: none */
 };
 

@@ -110,6 +110,7 @@ static int say_hello(struct ruccl_conn *c, const char *name, int64_t deadline, s
     if (welcome.fd >= 0)
         close(welcome.fd);
     c->has_gpus = welcome.gpus;
+    c->has_slates = welcome.slates;
     if (r == 0 && welcome.rings)
         r = rings_open(c, (const void *)((const char *)c->cells + daemon_rings_offset(c->nslots)),
                        welcome.spin_us, deadline, e);

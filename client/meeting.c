@@ -117,7 +117,7 @@ static struct slate *slate_of(struct ruccl_member *m)
 {
     if (!m->slate_asked) {
         m->slate_asked = true;
-        if (m->conn->rings.memory && m->nranks <= SLATE_RANKS_MAX)
+        if (m->conn->has_slates && m->conn->rings.memory && m->nranks <= SLATE_RANKS_MAX)
             slate_ask(m);
     }
     return m->slate;

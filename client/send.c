@@ -156,6 +156,7 @@ static void ask_answered(struct pending *p, const struct reply *reply)
             a->answer->slots = reply->welcome.slots;
             a->answer->rings = reply->welcome.rings;
             a->answer->gpus = reply->welcome.gpus;
+            a->answer->slates = reply->welcome.slates;
             a->answer->spin_us = reply->welcome.spin_us;
             a->answer->fd = packet_take_fd(a->conn->packet, 0);
         }

@@ -226,7 +226,7 @@ struct reply {
     union {
         struct {
             uint32_t version, slots, spin_us;
-            bool rings, gpus;
+            bool rings, gpus, slates;
             const char *daemon_version, *node;
             uint64_t session;
         } welcome;

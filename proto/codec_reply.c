@@ -176,6 +176,7 @@ static void decode_body(struct codec *c, const Ruccl__V1__Reply *m, struct reply
         ret->welcome.slots = m->welcome->slots;
         ret->welcome.rings = m->welcome->rings;
         ret->welcome.gpus = m->welcome->gpus;
+        ret->welcome.slates = m->welcome->slates;
         ret->welcome.spin_us = m->welcome->spin_us;
         ret->welcome.daemon_version =
             codec_take_string(c, m->welcome->daemon_version, CODEC_TEXT_MAX, "welcome: version");
@@ -242,6 +243,7 @@ static int encode_welcome(const struct reply *r, Ruccl__V1__Reply *m, void *buff
     body.slots = r->welcome.slots;
     body.rings = r->welcome.rings;
     body.gpus = r->welcome.gpus;
+    body.slates = r->welcome.slates;
     body.spin_us = r->welcome.spin_us;
     m->body_case = RUCCL__V1__REPLY__BODY_WELCOME;
     m->welcome = &body;

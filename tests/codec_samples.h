@@ -300,7 +300,7 @@ static inline bool sample_reply(uint32_t i, struct reply *ret)
         r.welcome.node = TEXT_511;
         r.welcome.session = UINT64_MAX;
         r.welcome.rings = true;
-        r.welcome.gpus = true;
+        r.welcome.gpus = r.welcome.slates = true;
         r.welcome.spin_us = UINT32_MAX;
         break;
     case 2:
@@ -563,8 +563,8 @@ static inline void say_reply(FILE *f, const struct reply *r)
     case REPLY_WELCOME:
         fprintf(f, "welcome %u slots=%u session=%" PRIu64, r->welcome.version, r->welcome.slots,
                 r->welcome.session);
-        fprintf(f, " rings=%d spin=%u gpus=%d", r->welcome.rings, r->welcome.spin_us,
-                r->welcome.gpus);
+        fprintf(f, " rings=%d spin=%u gpus=%d slates=%d", r->welcome.rings,
+                r->welcome.spin_us, r->welcome.gpus, r->welcome.slates);
         say_string(f, "version", r->welcome.daemon_version);
         say_string(f, "node", r->welcome.node);
         break;

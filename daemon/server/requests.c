@@ -105,6 +105,7 @@ static void hello_welcome(struct session *s, uint64_t serial, int cells)
     welcome.welcome.slots = s->nslots;
     welcome.welcome.rings = s->service->config->rings;
     welcome.welcome.gpus = s->service->gpus;
+    welcome.welcome.slates = s->service->config->slates;
     welcome.welcome.spin_us = (uint32_t)s->service->config->spin_us;
     session_reply(s, &welcome, cells);
 }
