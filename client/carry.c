@@ -17,7 +17,7 @@ static uint8_t *output(const struct meeting *g)
 }
 
 /* In the order that every other way of reducing keeps, too: of every rank, what is `skip` bytes
- * behind the start. */
+ * behind the start. Of one rank alone nothing is computed: it keeps its bits. */
 static void reduce(const struct meeting *g, uint64_t skip)
 {
     const struct descriptor *d = &g->p->q.post.d;
@@ -25,6 +25,10 @@ static void reduce(const struct meeting *g, uint64_t skip)
     const void *sources[SLATE_RANKS_MAX];
     void *to = output(g);
 
+    if (g->nranks == 1) {
+        copy_bytes(to, seat_of(g, 0)->bytes + skip, g->p->out.bytes);
+        return;
+    }
     for (uint32_t r = 0; r < g->nranks; r++)
         sources[r] = seat_of(g, r)->bytes + skip;
     kernel_row_best()->reduce[d->dtype][mean ? OPERATOR_SUM : d->op](
@@ -45,35 +49,43 @@ static void gather(const struct meeting *g, uint64_t skip)
         copy_bytes(output(g) + r * block, seat_of(g, r)->bytes + skip, block);
 }
 
-/* The counts of all, copied before they are believed. */
-struct counts {
-    uint64_t rows[SLATE_RANKS_MAX][SLATE_RANKS_MAX]; /* [from][to] */
-    uint64_t room[SLATE_RANKS_MAX];
+/* What an exchange's counts come to for this rank. */
+struct rows {
+    uint64_t skip[SLATE_RANKS_MAX];   /* of a rank's rows, those in front of what is for this one */
+    uint64_t mine[SLATE_RANKS_MAX];   /* those that are */
+    uint64_t coming[SLATE_RANKS_MAX]; /* to each rank, in all */
 };
 
-static void counts_copy(const struct meeting *g, struct counts *ret)
+/* Adds what a rank sends, copied before it is believed; false: they are more than `most`. */
+static bool rows_add(struct rows *rows, const struct meeting *g, uint32_t from, uint64_t most)
 {
-    for (uint32_t r = 0; r < g->nranks; r++) {
-        memcpy(ret->rows[r], seat_of(g, r)->counts, g->nranks * sizeof(ret->rows[r][0]));
-        ret->room[r] = seat_of(g, r)->room;
+    const struct request_post *own = &g->p->q.post;
+    uint64_t counts[SLATE_RANKS_MAX], sent = 0;
+
+    memcpy(counts, from == g->rank ? own->counts : seat_of(g, from)->counts,
+           g->nranks * sizeof(counts[0]));
+    for (uint32_t to = 0; to < g->nranks; to++) {
+        if (counts[to] > most - sent)
+            return false;
+        if (to == g->rank) {
+            rows->skip[from] = sent;
+            rows->mine[from] = counts[to];
+        }
+        sent += counts[to];
+        rows->coming[to] += counts[to];
     }
+    return true;
 }
 
-/* Whether `nrows` in all lie in a seat, and every rank has room for those that come to it. */
-static bool counts_fit(const struct counts *c, uint32_t nranks, uint64_t nrows)
+/* Whether all lie in their seats, and every rank has room for those that come to it. */
+static bool rows_fit(struct rows *rows, const struct meeting *g, uint64_t most)
 {
-    for (uint32_t i = 0; i < nranks; i++) {
-        uint64_t sent = 0, received = 0;
-
-        for (uint32_t k = 0; k < nranks; k++) {
-            if (c->rows[i][k] > nrows || c->rows[k][i] > nrows)
-                return false;
-            sent += c->rows[i][k];
-            received += c->rows[k][i];
-        }
-        if (sent > nrows || received > c->room[i])
+    for (uint32_t r = 0; r < g->nranks; r++)
+        if (!rows_add(rows, g, r, most))
             return false;
-    }
+    for (uint32_t r = 0; r < g->nranks; r++)
+        if (rows->coming[r] > (r == g->rank ? g->p->q.post.out_rows : seat_of(g, r)->room))
+            return false;
     return true;
 }
 
@@ -81,24 +93,18 @@ static bool exchange(const struct meeting *g, uint64_t *ret_counts)
 {
     const struct descriptor *d = &g->p->q.post.d;
     const uint32_t width = dtype_get(d->dtype)->width;
+    struct rows rows = { 0 };
     uint64_t row, at = 0;
-    struct counts c;
 
     if (!shape_row_count(&d->shape, &row) || row == 0 || row > SLATE_BYTES / width)
         return false;
     row *= width;
-    counts_copy(g, &c);
-    if (!counts_fit(&c, g->nranks, SLATE_BYTES / row))
+    if (!rows_fit(&rows, g, SLATE_BYTES / row))
         return false;
     for (uint32_t r = 0; r < g->nranks; r++) {
-        const uint64_t bytes = c.rows[r][g->rank] * row;
-        uint64_t skip = 0;
-
-        for (uint32_t k = 0; k < g->rank; k++)
-            skip += c.rows[r][k] * row;
-        copy_bytes(output(g) + at, seat_of(g, r)->bytes + skip, bytes);
-        at += bytes;
-        ret_counts[r] = c.rows[r][g->rank];
+        copy_bytes(output(g) + at, seat_of(g, r)->bytes + rows.skip[r] * row, rows.mine[r] * row);
+        at += rows.mine[r] * row;
+        ret_counts[r] = rows.mine[r];
     }
     return true;
 }
@@ -130,8 +136,11 @@ bool carry_out(const struct meeting *g, uint64_t *ret_counts)
     case COLLECTIVE_GATHER:
         gather(g, 0);
         break;
-    default: /* all_to_all */
+    case COLLECTIVE_ALL_TO_ALL:
         gather(g, g->rank * (p->out.bytes / g->nranks));
+        break;
+    default: /* it has not been taught here */
+        return false;
     }
     return true;
 }

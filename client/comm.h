@@ -24,7 +24,7 @@ struct ruccl_member {
 
     /* for meetings (meeting.h) */
     bool slate_asked;
-    bool meeting; /* one has begun, which has not ended or been posted */
+    bool at_slate; /* a meeting has begun, which has not ended or been posted */
     struct slate *slate;
     struct patience patience;
 };

@@ -19,12 +19,18 @@
 
 /* ---------------------------------------------------------------- which calls */
 
-#define REDUCE_BYTES (128u << 10) /* read by each rank: with more, two CPUs that share it are faster */
+/* Read by each rank: of more, the daemon makes each part once, and shares it among its CPUs. */
+#define REDUCE_BYTES (128u << 10)
 
-/* Memory that only this process has, or that nobody watches for overlap. */
-static bool is_plain_operand(const struct operand *o)
+/* Plain memory, or a region that only this process has: of what others may have mapped too, the
+ * daemon alone can tell whether it overlaps. What is misaligned, it words. */
+static bool is_plain_operand(const struct posting *p, const struct operand *o)
 {
-    return !o->t || !o->region || (o->region->pooled && !o->region->lost);
+    if (!o->t || !o->region)
+        return true;
+    if (o->bytes > 0 && o->offset % dtype_get(p->q.post.d.dtype)->width != 0)
+        return false;
+    return o->region->pooled && !o->region->lost;
 }
 
 static bool overlap(const struct operand *a, const struct operand *b)
@@ -69,8 +75,8 @@ static bool is_fit(const struct posting *p)
         return false;
     if (d->kind != COLLECTIVE_BARRIER && !p->in.t && !p->out.t)
         return false; /* something is wrong with it, which the daemon words */
-    return is_small(p) && fits_budget(p) && is_plain_operand(&p->in) && is_plain_operand(&p->out) &&
-           (!overlap(&p->in, &p->out) || posting_is_in_place(p));
+    return is_small(p) && fits_budget(p) && is_plain_operand(p, &p->in) &&
+           is_plain_operand(p, &p->out) && (!overlap(&p->in, &p->out) || posting_is_in_place(p));
 }
 
 /* ---------------------------------------------------------------- the slate */
@@ -153,8 +159,8 @@ static void take_seat(const struct meeting *g, int64_t now)
     const struct posting *p = g->p;
     const struct descriptor *d = &p->q.post.d;
 
-    seat->call = (struct slate_call){ d->kind, d->op, d->dtype, d->root, d->budget,
-                                      d->shape.naxes, { 0 } };
+    seat->call =
+        (struct slate_call){ d->kind, d->op, d->dtype, d->root, d->budget, d->shape.naxes, { 0 } };
     memcpy(seat->call.axes, d->shape.axes, d->shape.naxes * sizeof(d->shape.axes[0]));
     if (p->row->flags & COLLECTIVE_ROWS)
         take_counts(seat, &p->q.post);
@@ -209,29 +215,32 @@ static bool may_begin(struct ruccl_conn *c, const struct ruccl_member *m, int64_
         conn_poll(c);
         c->polled_at = now;
     }
-    return m->slate && m->unfinished == 0 && !c->end.code;
+    return m->slate && m->unfinished == 0 && !c->end.code &&
+           (m->nranks == 1 || patience_ns(&m->patience, now) > 0);
 }
 
+/* Who meets looks for a while, and may post then: not long, so that chores can wait. */
 static bool nobody_meets(const void *subject)
 {
     const struct ruccl_member *m = subject;
 
-    return !m->meeting;
+    return !m->at_slate;
 }
 
 bool meeting_hold(struct posting *p, uint64_t *ret_counts)
 {
     struct ruccl_member *m = p->member;
     struct meeting g = { .p = p, .rank = m->rank, .nranks = m->nranks };
-    const int64_t now = conn_now();
+    int64_t now;
     bool done;
 
     if (!is_fit(p) || !slate_of(m))
         return false;
     conn_wait_alone(p->conn, nobody_meets, m, CONN_NO_DEADLINE);
+    now = conn_now(); /* what was waited for until here is not the others' fault */
     if (!may_begin(p->conn, m, now))
         return false;
-    m->meeting = p->met = true;
+    m->at_slate = p->met = true;
     g.slate = m->slate;
     g.sequence = p->q.post.sequence = m->next_sequence++;
 
@@ -248,7 +257,7 @@ void meeting_end(struct posting *p)
 {
     if (!p->met)
         return;
-    p->met = p->member->meeting = false;
+    p->met = p->member->at_slate = false;
     conn_wake(p->conn);
 }
 
@@ -260,7 +269,7 @@ int meeting_skip(struct ruccl_member *m, uint64_t *ret_sequence, struct error *e
     for (;;) {
         conn_wait_alone(c, nobody_meets, m, CONN_NO_DEADLINE);
         r = conn_take_turn(c, e);
-        if (r < 0 || !m->meeting)
+        if (r < 0 || !m->at_slate)
             break;
         conn_give_turn(c); /* who meets may have to send */
     }

@@ -266,11 +266,11 @@ static int post(struct posting *p, struct ruccl_work **ret, struct error *e)
     posting_prepare(p);
     w->held_in = hold(&p->in);
     w->held_out = hold(&p->out);
-    *ret = w;
     if (meeting_hold(p, w->counts)) {
         if (report_is_on(REPORT_DEBUG))
             log_post(p, "met for");
         work_skip(w);
+        *ret = w;
         return 0;
     }
     if (!p->q.post.rejection.code &&
@@ -284,9 +284,12 @@ static int post(struct posting *p, struct ruccl_work **ret, struct error *e)
     if (r == 0)
         work_wait_in_stream(w, &place);
     gpu_place_let_go(&place);
-    if (r < 0)
+    if (r < 0) {
         work_unref(w);
-    return r;
+        return r;
+    }
+    *ret = w;
+    return 0;
 }
 
 /* Enters the connection of a call's communicator. Return: 0, or -code (last error set). */

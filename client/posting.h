@@ -33,7 +33,7 @@ struct posting {
     struct operand in, out;
     struct gpu_place place; /* in a stream, where a tensor is in a GPU's memory */
     bool fenced;            /* the daemon itself touches such memory */
-    bool met;               /* at the slate, in vain: it has its sequence number (meeting.h) */
+    bool met;               /* it has its sequence number, from a meeting (meeting.h) */
     struct request q;       /* a post, whose rejection is behind all else */
 };
 

@@ -1,22 +1,23 @@
 /*
- * Slates: memory in which the ranks of a communicator, all of one node and one user, carry out small
- * blocking collectives among themselves, without a message to the daemon. No I/O: who waits how
- * long, and what is done instead, is the caller's.
+ * Slates: memory in which the ranks of a communicator, all of one node and one user, carry out
+ * small blocking collectives among themselves, without a message to the daemon. No I/O: who waits
+ * how long, and what is done instead, is the caller's.
  *
  * The ranks meet by sequence number. Each writes what it asks for, and its bytes, at its seat, and
  * then arrives; the last to arrive is whom the others wait for. Whoever does not want to wait, or
- * never came to meet, closes the meeting. So every meeting ends in one of two ways, the same for all:
- * everybody has come, and has everybody's call and bytes before him; or it is closed, and all go
- * to the daemon with the same sequence number. It goes there, too, whenever the calls do not fit
+ * never came to meet, closes the meeting. So every meeting ends in one of two ways, the same for
+ * all: everybody has come, and has everybody's call and bytes before him; or it is closed, and all
+ * go to the daemon with the same sequence number. It goes there, too, whenever the calls do not fit
  * together: all see that.
  *
  * Two meetings take turns in the memory, which is enough if a rank comes to a meeting, or closes
  * one, only when all that it did in the communicator before is over: that nobody is at the meeting
  * before the last any more, follows from everybody having been at the last.
  *
- * A rank that writes what it likes harms the communicators that it is in, and nobody else: nothing
- * that another wrote is used but as a number to compare or to add up. A meeting that it has bent
- * ends for some and goes to the daemon for others, who wait there until the timeout.
+ * A rank that writes what it likes harms the communicators that it is in or was in, and nobody
+ * else: nothing that another wrote is used but as a number to compare or to add up, and what bounds
+ * its own memory no rank reads there. A meeting that was bent ends for some and goes to the daemon
+ * for others, who wait there until the timeout.
  */
 #ifndef SHARED_SLATE_H
 #define SHARED_SLATE_H
@@ -28,6 +29,9 @@
 #define SLATE_RANKS_MAX 64u
 #define SLATE_BYTES     (64u << 10) /* that a rank may bring */
 #define SLATE_MEETINGS  2u
+
+/* More than anybody will ever count to; a number behind it comes of a lie. */
+#define SLATE_SEQUENCE_MAX (UINT64_C(1) << 55)
 
 /* What must be equal. Of numbers of one size, so that all of it can be compared. */
 struct slate_call {
@@ -68,9 +72,6 @@ enum slate_state {
 
 size_t slate_size(uint32_t nranks);
 
-/* A rank's share of it. */
-#define SLATE_SHARE (SLATE_MEETINGS * sizeof(struct slate_seat))
-
 /* Where a rank writes before it arrives, and what the others read once all have met. */
 struct slate_seat *slate_seat(struct slate *s, uint32_t nranks, uint64_t sequence, uint32_t rank);
 
@@ -91,8 +92,8 @@ uint64_t slate_last_met(const struct slate *s, uint32_t nranks, uint64_t meeting
 void slate_shut(struct slate *s);
 bool slate_is_shut(const struct slate *s);
 
-/* Of a meeting that has met: whether all ask for the same, and no rank's output lies in another's
- * tensor. */
-bool slate_agrees(struct slate *s, uint32_t nranks, uint64_t sequence);
+/* Of a meeting that has met: whether all ask for the same, and no two ranks' tensors share memory.
+ */
+bool slate_agrees(const struct slate *s, uint32_t nranks, uint64_t sequence);
 
 #endif

@@ -364,15 +364,16 @@ static int arrive_sequenced(struct member *m, struct arrival *a, uint64_t now)
     return 0;
 }
 
-/* Somebody has lied at the slate, or to the daemon: which one, nobody can tell. */
-static void fail_out_of_step(struct member *m, enum collective_id kind, uint64_t now)
+/* Somebody has lied at the slate, or to the daemon; which one, nobody can tell. */
+static void fail_out_of_step(const struct member *m, enum collective_id kind, uint64_t now)
 {
     struct text t = { 0 };
     struct error e = { 0 };
 
     text_add_operation(&t, m->comm, kind, m->sequence);
-    error_set(&e, ERROR_PROTOCOL, "%s: rank %u is out of step with the others", t.s, m->rank);
-    error_add_rank(&e, m->rank);
+    error_set(&e, ERROR_PROTOCOL,
+              "%s, to which rank %u comes, and %llu, which others have begun, cannot both be next",
+              t.s, m->rank, (unsigned long long)m->comm->newest);
     comm_fail(m->comm, &e, now);
 }
 
@@ -557,24 +558,35 @@ uint32_t member_nranks(const struct member *m)
 
 bool member_continue_at(struct member *m, uint64_t sequence)
 {
-    if (sequence < m->sequence || (sequence > m->sequence && !m->comm->slate))
+    struct comm *c = m->comm;
+
+    if (sequence == m->sequence)
+        return true;
+    if (sequence < m->sequence || sequence > SLATE_SEQUENCE_MAX || !c->slate)
         return false;
-    if (sequence > m->comm->reached + 1)
-        m->comm->completed += sequence - m->comm->reached - 1;
+    if (sequence > c->reached + 1) {
+        c->completed += sequence - 1 - c->reached;
+        c->reached = sequence - 1;
+    }
     m->sequence = sequence;
     return true;
 }
 
-int member_slate(struct member *m, uid_t uid, int *ret_fd)
+static bool may_meet(const struct comm *c)
+{
+    return c->state == COMM_READY && !c->nodes && c->nranks <= SLATE_RANKS_MAX &&
+           !strcmp(c->algorithm, "auto") && c->comms->config.charge;
+}
+
+int member_slate(struct member *m, uid_t uid, int *ret_fd, struct error *e)
 {
     struct comm *c = m->comm;
     int r = 0;
 
     *ret_fd = -1;
-    if (c->state != COMM_READY || c->nodes || c->nranks > SLATE_RANKS_MAX || strcmp(c->algorithm, "auto") ||
-        !comms_same_uid(c->comms, uid, c->uid))
+    if (!may_meet(c) || !comms_same_uid(c->comms, uid, c->uid))
         return 0;
-    r = slate_open(c);
+    r = slate_open(c, e);
     if (r == 0)
         *ret_fd = c->slate_fd;
     return r;

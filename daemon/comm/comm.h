@@ -66,6 +66,11 @@ struct comms_config {
     uint64_t chunk_bytes;    /* a chunk's length without a budget */
     uint32_t max_comms;      /* per uid */
 
+    /* What slates take is charged to whose the id was: 0, or -code worded in `e`. NULL: no slates */
+    int (*charge)(void *books, uid_t uid, uint64_t bytes, struct error *e);
+    void (*release)(void *books, uid_t uid, uint64_t bytes);
+    void *books;
+
     /* several nodes; `link_ops` NULL: this daemon serves its own node alone */
     const char *address; /* where other daemons reach this one, for ids: 97 bytes at the most */
     const struct link_ops *link_ops;
@@ -171,12 +176,12 @@ uint64_t member_sequence(const struct member *m); /* of the next operation */
 /*
  * The memory where the members may meet without the daemon (shared/slate.h), for a session of
  * `uid`; *ret_fd stays the communicator's. -1: they may not, since some are on other nodes, or
- * anybody else's, or too many, or an algorithm is asked for. Return: 0, or -errno.
+ * anybody else's, or too many, or an algorithm is asked for. Return: 0, or -code worded in `e`.
  */
-int member_slate(struct member *m, uid_t uid, int *ret_fd);
+int member_slate(struct member *m, uid_t uid, int *ret_fd, struct error *e);
 
-/* Its next operation has this number, those before having been carried out there. Return: whether
- * that may be so. */
+/* The member's next operation has this number: those that are left out have been carried out there.
+ * Return: whether that may be so; if not, nothing has changed. */
 bool member_continue_at(struct member *m, uint64_t sequence);
 
 /* Follows a change of configuration; what there is already stays. */

@@ -30,26 +30,38 @@ static int make_memory(size_t bytes, void **ret, int *ret_fd)
     return 0;
 }
 
-int slate_open(struct comm *c)
+int slate_open(struct comm *c, struct error *e)
 {
+    const struct comms_config *config = &c->comms->config;
+    const size_t bytes = slate_size(c->nranks);
     void *memory = NULL;
     int r;
 
     if (c->slate)
         return 0;
-    r = make_memory(slate_size(c->nranks), &memory, &c->slate_fd);
-    if (r == 0)
-        c->slate = memory;
-    return r;
+    r = config->charge(config->books, c->uid, bytes, e);
+    if (r < 0)
+        return r;
+    r = make_memory(bytes, &memory, &c->slate_fd);
+    if (r < 0) {
+        config->release(config->books, c->uid, bytes);
+        return error_set_errno(e, -r, "make a slate");
+    }
+    c->slate = memory;
+    return 0;
 }
 
 void slate_free(struct comm *c)
 {
+    const struct comms_config *config = &c->comms->config;
+    const size_t bytes = slate_size(c->nranks);
+
     if (!c->slate)
         return;
-    munmap(c->slate, slate_size(c->nranks));
+    munmap(c->slate, bytes);
     close(c->slate_fd);
     c->slate = NULL;
+    config->release(config->books, c->uid, bytes);
 }
 
 bool slate_keeps_step(const struct comm *c, const struct member *m)

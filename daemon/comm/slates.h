@@ -9,8 +9,8 @@
 #include "daemon/comm/group.h"
 #include "shared/slate.h"
 
-/* Made if need be. Return: 0, or -errno. */
-int slate_open(struct comm *c);
+/* Made and charged for if need be. Return: 0, or -code worded in `e`. */
+int slate_open(struct comm *c, struct error *e);
 void slate_free(struct comm *c);
 
 /* Whether the member comes to its next operation when the others may come to it, too; not: somebody

@@ -4,37 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/slate.h"
-
 /* ---- memberships ---- */
-
-/* Every member is charged with the communicator's one descriptor, since any may outlive the rest,
- * and with its share of the memory. */
-static int slate_charge(struct session *s, struct membership *ms, struct error *e)
-{
-    struct quotas *q = &s->service->quotas;
-    int r;
-
-    if (ms->has_slate)
-        return 0;
-    r = quota_charge(q, s->uid, QUOTA_FDS, 1, e);
-    if (r < 0)
-        return r;
-    r = quota_charge(q, s->uid, QUOTA_REGION_BYTES, SLATE_SHARE, e);
-    if (r < 0)
-        quota_release(q, s->uid, QUOTA_FDS, 1);
-    ms->has_slate = r == 0;
-    return r;
-}
-
-static void slate_release(struct session *s, struct membership *ms)
-{
-    if (!ms->has_slate)
-        return;
-    quota_release(&s->service->quotas, s->uid, QUOTA_FDS, 1);
-    quota_release(&s->service->quotas, s->uid, QUOTA_REGION_BYTES, SLATE_SHARE);
-    ms->has_slate = false;
-}
 
 /* Under its number from now on; room for its member is made as well, so that gaining one succeeds.
  */
@@ -58,7 +28,6 @@ void membership_free(struct session *s, struct membership *ms)
 {
     map_take(&s->memberships, ms->number);
     list_remove(&ms->link);
-    slate_release(s, ms);
     free(ms->expected);
     free(ms);
 }
@@ -207,23 +176,6 @@ void session_abort(struct session *s, const struct request *r, struct packet *p)
 
 /* ---- meeting without the daemon ---- */
 
-static int slate_get(struct session *s, struct membership *ms, int *ret_fd, struct error *e)
-{
-    int r;
-
-    if (ms->state != MEMBERSHIP_READY || !s->rings || !s->service->config->slates)
-        return 0;
-    r = slate_charge(s, ms, e);
-    if (r < 0)
-        return r;
-    r = member_slate(ms->member, s->uid, ret_fd);
-    if (r < 0)
-        error_set_errno(e, -r, "make a slate");
-    if (*ret_fd < 0)
-        slate_release(s, ms);
-    return r;
-}
-
 void session_slate_open(struct session *s, const struct request *r, struct packet *p)
 {
     struct reply reply = { .kind = REPLY_DONE, .serial = r->serial };
@@ -231,8 +183,8 @@ void session_slate_open(struct session *s, const struct request *r, struct packe
     int fd = -1;
 
     (void)p;
-    if (ms)
-        slate_get(s, ms, &fd, &reply.done);
+    if (ms && ms->state == MEMBERSHIP_READY && s->rings && s->service->config->slates)
+        member_slate(ms->member, s->uid, &fd, &reply.done);
     session_reply(s, &reply, fd);
 }
 

@@ -90,6 +90,24 @@ void quota_release(struct quotas *q, uid_t uid, enum quota_kind kind, uint64_t a
     account_drop_empty(q, uid, a);
 }
 
+int quota_charge_memory(void *quotas, uid_t uid, uint64_t bytes, struct error *e)
+{
+    int r = quota_charge(quotas, uid, QUOTA_FDS, 1, e);
+
+    if (r < 0)
+        return r;
+    r = quota_charge(quotas, uid, QUOTA_REGION_BYTES, bytes, e);
+    if (r < 0)
+        quota_release(quotas, uid, QUOTA_FDS, 1);
+    return r;
+}
+
+void quota_release_memory(void *quotas, uid_t uid, uint64_t bytes)
+{
+    quota_release(quotas, uid, QUOTA_FDS, 1);
+    quota_release(quotas, uid, QUOTA_REGION_BYTES, bytes);
+}
+
 void quotas_fini(struct quotas *q)
 {
     assert(!q->accounts.count);

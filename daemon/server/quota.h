@@ -31,6 +31,9 @@ struct quotas {
 int quota_charge(struct quotas *q, uid_t uid, enum quota_kind kind, uint64_t amount,
                  struct error *e);
 void quota_release(struct quotas *q, uid_t uid, enum quota_kind kind, uint64_t amount);
+/* Memory with a descriptor that users share: both or nothing. For struct comms_config. */
+int quota_charge_memory(void *quotas, uid_t uid, uint64_t bytes, struct error *e);
+void quota_release_memory(void *quotas, uid_t uid, uint64_t bytes);
 void quotas_fini(struct quotas *q);
 
 #endif

@@ -445,6 +445,9 @@ static int server_make_comms(struct server *s, struct error *e)
         config.link_ops = &link_ops;
         config.links = s->service.links;
     }
+    config.charge = quota_charge_memory;
+    config.release = quota_release_memory;
+    config.books = &s->service.quotas;
     r = comms_new(&config, &session_events, &s->service.comms);
     if (r < 0)
         return error_set_errno(e, -r, "making the communicators' table");

@@ -35,7 +35,6 @@ struct membership {
     struct member *member;
     bool join_owed; /* the join has not been answered */
     uint64_t join_serial, leave_serial;
-    bool has_slate; /* and is charged for it */
     uint64_t *expected; /* for the next all_to_all_v */
     uint32_t nexpected;
 };

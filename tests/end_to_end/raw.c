@@ -284,8 +284,8 @@ void raw_new_id(struct raw *c, char ret[CODEC_ID_MAX + 1])
     snprintf(ret, CODEC_ID_MAX + 1, "%s", raw_expect(c, REPLY_ID)->id);
 }
 
-static uint64_t join(struct raw *c, uint32_t comm, const char *id, uint32_t rank, uint32_t nranks,
-                     uint64_t timeout_us)
+uint64_t raw_join_as(struct raw *c, uint32_t comm, const char *id, uint32_t rank, uint32_t nranks,
+                     const char *algorithm, uint64_t timeout_us)
 {
     struct request r = { .kind = REQUEST_JOIN };
 
@@ -295,13 +295,13 @@ static uint64_t join(struct raw *c, uint32_t comm, const char *id, uint32_t rank
     r.join.nranks = nranks;
     r.join.label = "test";
     r.join.timeout_us = timeout_us;
-    r.join.algorithm = "";
+    r.join.algorithm = algorithm;
     return raw_send(c, &r, -1);
 }
 
 uint64_t raw_join(struct raw *c, uint32_t comm, const char *id, uint32_t rank, uint32_t nranks)
 {
-    return join(c, comm, id, rank, nranks, 60000000);
+    return raw_join_as(c, comm, id, rank, nranks, "", 60000000);
 }
 
 void raw_pair_open(struct raw_pair *p, const char *path, uint64_t timeout_us)
@@ -312,8 +312,8 @@ void raw_pair_open(struct raw_pair *p, const char *path, uint64_t timeout_us)
     raw_open(&p->b, path);
     raw_open_rings(&p->a);
     raw_new_id(&p->a, id);
-    join(&p->a, 1, id, 0, 2, timeout_us);
-    join(&p->b, 1, id, 1, 2, timeout_us);
+    raw_join_as(&p->a, 1, id, 0, 2, "", timeout_us);
+    raw_join_as(&p->b, 1, id, 1, 2, "", timeout_us);
     raw_expect_done(&p->a, ERROR_NONE, NULL);
     raw_expect_done(&p->b, ERROR_NONE, NULL);
 }
@@ -322,6 +322,14 @@ void raw_pair_close(struct raw_pair *p)
 {
     raw_close(&p->a);
     raw_close(&p->b);
+}
+
+int raw_open_slate(struct raw *c, uint32_t comm)
+{
+    struct request r = { .kind = REQUEST_SLATE_OPEN, .slate_open.comm = comm };
+
+    raw_ask(c, &r, -1, ERROR_NONE, NULL);
+    return packet_take_fd(&c->in, 0);
 }
 
 void raw_open_region(struct raw *c, uint32_t region, int fd, uint64_t bytes)

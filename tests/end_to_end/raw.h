@@ -66,6 +66,10 @@ void raw_expect_success(struct raw *c, uint64_t serial);
 uint64_t raw_hello(struct raw *c, uint32_t version_min, uint32_t version_max, int pidfd);
 void raw_new_id(struct raw *c, char ret[CODEC_ID_MAX + 1]);
 uint64_t raw_join(struct raw *c, uint32_t comm, const char *id, uint32_t rank, uint32_t nranks);
+uint64_t raw_join_as(struct raw *c, uint32_t comm, const char *id, uint32_t rank, uint32_t nranks,
+                     const char *algorithm, uint64_t timeout_us);
+/* Return: the descriptor that came, the caller's; -1: none. */
+int raw_open_slate(struct raw *c, uint32_t comm);
 void raw_open_region(struct raw *c, uint32_t region, int fd, uint64_t bytes);
 uint64_t raw_barrier(struct raw *c, uint32_t comm, uint64_t sequence, uint32_t slot);
 /* To be sent: an all-reduce that adds up `count` i32 of a region in place. */

@@ -407,6 +407,8 @@ int scene_call_blocking(const struct scene *s, uint32_t rank, struct ruccl_comm 
         return ruccl_gather(comm, &in, bare ? NULL : &out, j->root);
     case TRIAL_SCATTER:
         return ruccl_scatter(comm, bare ? NULL : &in, &out, j->root);
+    case TRIAL_ALL_TO_ALL:
+        return ruccl_all_to_all(comm, &in, &out);
     default:
         abort();
     }

@@ -109,8 +109,7 @@ uint32_t scene_pieces(const struct scene *s, uint32_t rank, uint8_t *const *give
 int scene_call(const struct scene *s, uint32_t rank, struct ruccl_comm comm, const struct slab *in,
                const struct slab *out, struct ruccl_work **ret);
 
-/* The call that waits, of a kind that has blocks or is all_reduce, reduce or broadcast. Return: 0
- * or -code. */
+/* The call that waits, of another kind than all_to_all_v and TRIAL_RING. Return: 0 or -code. */
 int scene_call_blocking(const struct scene *s, uint32_t rank, struct ruccl_comm comm,
                         const struct slab *in, const struct slab *out);
 

@@ -562,6 +562,20 @@ TEST(works_outlive_their_connection)
     fake_stop(p.daemon);
 }
 
+TEST(a_call_that_fails_leaves_no_work_behind)
+{
+    struct pair p = pair_start((struct behaviour){ 0 });
+    uint8_t in[] = { 1 }, out[1];
+    struct ruccl_tensor ti = bytes_tensor(in, 1), to = bytes_tensor(out, 1);
+    struct ruccl_work *work = NULL;
+
+    fake_die(p.daemon);
+    assert_int_equal(ruccl_all_reduce_async(p.comm, &ti, &to, RUCCL_SUM, &work),
+                     -RUCCL_DAEMON_LOST);
+    assert_null(work);
+    pair_stop(&p);
+}
+
 TEST(a_forked_child_is_told_and_the_parent_goes_on)
 {
     struct pair p = pair_start((struct behaviour){ 0 });
@@ -609,6 +623,7 @@ int main(void)
         cmocka_unit_test(a_goodbye_tells_everybody_why),
         cmocka_unit_test(close_wakes_every_kind_of_waiter),
         cmocka_unit_test(works_outlive_their_connection),
+        cmocka_unit_test(a_call_that_fails_leaves_no_work_behind),
         cmocka_unit_test(a_forked_child_is_told_and_the_parent_goes_on),
     };
 
