@@ -6,7 +6,7 @@
  * The ranks meet by sequence number. Each writes what it asks for, and its bytes, at its seat, and
  * then arrives; the last to arrive is whom the others wait for. Whoever does not want to wait, or
  * never came to meet, closes the meeting. So every meeting ends in one of two ways, the same for
- * all: everybody has come, and has everybody's call and bytes before him; or it is closed, and all
+ * all: everybody has come, and can see everybody's call and bytes; or it is closed, and all
  * go to the daemon with the same sequence number. It goes there, too, whenever the calls do not fit
  * together: all see that.
  *

@@ -8,8 +8,7 @@
 
 /* Under its number from now on; room for its member is made as well, so that gaining one succeeds.
  */
-struct membership *membership_new(struct session *s, uint32_t number,
-                                         enum membership_state state)
+struct membership *membership_new(struct session *s, uint32_t number, enum membership_state state)
 {
     struct membership *ms = calloc(1, sizeof(*ms));
 

@@ -1,7 +1,8 @@
 /*
  * ruCCL, through libruccl and the daemon at $RUCCL_SOCKET. Settings: shared (ruccl_alloc) and plain
- * memory, posted: the asynchronous form of an all_reduce in shared memory, and persistent: one that is
- * made once and started again and again. With $BENCH_BUDGET, all of it under a budget of so many bytes.
+ * memory, posted: the asynchronous form of an all_reduce in shared memory, and persistent: one that
+ * is made once and started again and again. With $BENCH_BUDGET, all of it under a budget of so many
+ * bytes.
  */
 #include <stdlib.h>
 #include <string.h>
