@@ -12,6 +12,7 @@
 #include "client/copy.h"
 #include "client/region.h"
 #include "client/report.h"
+#include "client/work.h"
 #include "shared/slate.h"
 #include "shared/socket_path.h"
 
@@ -69,7 +70,7 @@ static bool is_fit(const struct posting *p)
 {
     const struct descriptor *d = &p->q.post.d;
 
-    if (!p->waits || d->kind == COLLECTIVE_SPLIT || p->row->flags & COLLECTIVE_PAIR ||
+    if (!p->attended || d->kind == COLLECTIVE_SPLIT || p->row->flags & COLLECTIVE_PAIR ||
         p->q.post.rejection.code || p->call->ret_persistent || p->call->expected_counts ||
         p->place.gpu)
         return false;
@@ -206,6 +207,51 @@ static enum slate_state meet(const struct meeting *g, int64_t now)
     return state;
 }
 
+/* ---------------------------------------------------------------- what is told of it */
+
+static uint64_t sum(const uint64_t *counts, uint32_t n)
+{
+    uint64_t total = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        total += counts[i];
+    return total;
+}
+
+/* All of it, as the daemon counts. */
+static struct ruccl_progress whole_of(const struct posting *p, const struct ruccl_work *w)
+{
+    const struct descriptor *d = &p->q.post.d;
+    struct ruccl_progress all = { 0 };
+    uint64_t row = 1;
+
+    if (p->row->shape == SHAPE_EXCHANGE) {
+        shape_row_count(&d->shape, &row);
+        all.rows_to_send = w->ncounts ? sum(p->call->send_counts, w->ncounts) : d->shape.axes[0];
+        all.rows_to_receive = w->ncounts ? sum(w->counts, w->ncounts) : d->shape.axes[0];
+        all.elements_total = all.rows_to_receive * row;
+    } else if (p->row->shape != SHAPE_NONE) {
+        all.elements_total = descriptor_block(d);
+    }
+    all.elements_done = all.elements_total;
+    all.rows_sent = all.rows_to_send;
+    all.rows_received = all.rows_to_receive;
+    all.chunks_done = all.chunks_total = all.elements_total || all.rows_to_send ? 1 : 0;
+    return all;
+}
+
+static void tell(const struct meeting *g, struct ruccl_work *w, int64_t came, int64_t met)
+{
+    w->progress = whole_of(g->p, w);
+    w->stats = (struct ruccl_stats){ .sequence = g->sequence,
+                                     .wait_us = (uint64_t)(met - came) / 1000,
+                                     .run_us = (uint64_t)(conn_now() - met) / 1000,
+                                     .chunks = w->progress.chunks_total,
+                                     .chunk_elements = w->ncounts ? w->progress.rows_to_receive
+                                                                  : w->progress.elements_total,
+                                     .algorithm = "slate" };
+}
+
 /* ---------------------------------------------------------------- the order of things */
 
 /* Also for a look, now and again, whether the daemon still lives: it is not asked here. */
@@ -227,7 +273,22 @@ static bool nobody_meets(const void *subject)
     return !m->at_slate;
 }
 
-bool meeting_hold(struct posting *p, uint64_t *ret_counts)
+/* Without the lock. Return: whether it is done. */
+static bool go_through(const struct meeting *g, struct ruccl_work *w, int64_t now)
+{
+    int64_t met;
+
+    if (meet(g, now) != SLATE_MET || !slate_agrees(g->slate, g->nranks, g->sequence))
+        return false;
+    met = w->hidden ? 0 : conn_now();
+    if (!carry_out(g, w->counts))
+        return false;
+    if (!w->hidden)
+        tell(g, w, now, met);
+    return true;
+}
+
+bool meeting_hold(struct posting *p, struct ruccl_work *w)
 {
     struct ruccl_member *m = p->member;
     struct meeting g = { .p = p, .rank = m->rank, .nranks = m->nranks };
@@ -245,11 +306,12 @@ bool meeting_hold(struct posting *p, uint64_t *ret_counts)
     g.sequence = p->q.post.sequence = m->next_sequence++;
 
     pthread_mutex_unlock(&p->conn->lock);
-    done = meet(&g, now) == SLATE_MET && slate_agrees(g.slate, g.nranks, g.sequence) &&
-           carry_out(&g, ret_counts);
+    done = go_through(&g, w, now);
     pthread_mutex_lock(&p->conn->lock);
-    if (done)
+    if (done) {
+        work_skip(w);
         meeting_end(p);
+    }
     return done;
 }
 

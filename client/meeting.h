@@ -9,13 +9,14 @@
 
 #include "client/posting.h"
 
+struct ruccl_work;
+
 /*
- * Tries to carry out a prepared call; ret_counts as in carry_out(). Return: true: it is done.
- * False: it is to be posted; if posting::met is set, under the sequence number that is in the post
- * already, and then meeting_end() is to follow the post, whatever became of it. Lets go of the lock
- * meanwhile.
+ * Tries to carry out a prepared call, as `w`'s. Return: true: both are done. False: it is to be
+ * posted; if posting::met is set, under the sequence number that is in the post already, and then
+ * meeting_end() is to follow the post, whatever became of it. Lets go of the lock meanwhile.
  */
-bool meeting_hold(struct posting *p, uint64_t *ret_counts);
+bool meeting_hold(struct posting *p, struct ruccl_work *w);
 void meeting_end(struct posting *p);
 
 /*

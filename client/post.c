@@ -266,10 +266,9 @@ static int post(struct posting *p, struct ruccl_work **ret, struct error *e)
     posting_prepare(p);
     w->held_in = hold(&p->in);
     w->held_out = hold(&p->out);
-    if (meeting_hold(p, w->counts)) {
+    if (meeting_hold(p, w)) {
         if (report_is_on(REPORT_DEBUG))
             log_post(p, "met for");
-        work_skip(w);
         *ret = w;
         return 0;
     }

@@ -237,6 +237,9 @@ void work_expect(struct ruccl_work *w, struct request *q, struct ruccl_member *m
 void work_skip(struct ruccl_work *w)
 {
     w->state = WORK_DONE;
+    conn_give_slot(w->conn, w->slot);
+    w->slot = NO_SLOT;
+    let_go_of_memory(w);
 }
 
 /* ---------------------------------------------------------------- waiting */

@@ -60,7 +60,7 @@ int work_new(struct ruccl_conn *c, uint32_t ncounts, struct ruccl_work **ret, st
  * sending it, in one's turn. */
 void work_expect(struct ruccl_work *w, struct request *q, struct ruccl_member *m);
 
-/* It is done, well, without an answer. */
+/* It is done, well, without an answer; its counts, statistics and progress are there. */
 void work_skip(struct ruccl_work *w);
 
 /*

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -71,6 +72,99 @@ TEST(ranks_meet_while_the_daemon_stands_still)
     assert_true(while_stopped > 0);
     crew_run(&crew, &w, play_calls, &completed);
     crew_expect_success(&crew, "all_reduce");
+    world_close(&w);
+}
+
+/* ---- attended works */
+
+#define ATTENDED_TRIES 1000u
+#define ATTENDED_COUNT 5u
+
+/* What a work tells, be it done at the slate or by the daemon. */
+static void check_attended(struct crew_rank *me, struct ruccl_work *work, uint64_t sequence,
+                           uint64_t count, uint64_t rows)
+{
+    struct ruccl_progress p;
+    struct ruccl_stats stats;
+
+    if (ruccl_work_stats(work, &stats) < 0 || ruccl_work_progress(work, &p) < 0) {
+        crew_check(me, false, "a work that is done tells nothing");
+        return;
+    }
+    crew_check(me, stats.sequence == sequence, "another sequence number");
+    crew_check(me, stats.chunks == 1, "not one chunk");
+    crew_check(me, p.elements_done == count && p.elements_total == count, "not all elements done");
+    crew_check(me, p.chunks_done == 1 && p.chunks_total == 1, "not all chunks done");
+    crew_check(me, p.rows_sent == rows && p.rows_to_send == rows, "not all rows sent");
+    crew_check(me, p.rows_received == rows && p.rows_to_receive == rows, "not all rows received");
+    if (!strcmp(stats.algorithm, "slate"))
+        atomic_fetch_add((_Atomic uint32_t *)me->context, 1);
+}
+
+static int sum_attended(struct crew_rank *me, uint64_t sequence)
+{
+    int32_t values[ATTENDED_COUNT] = { (int32_t)me->rank + 1 };
+    const struct ruccl_tensor t = {
+        .dtype = RUCCL_I32, .naxes = 1, .shape = { ATTENDED_COUNT }, .data = values
+    };
+    struct ruccl_work *work;
+    int r = ruccl_all_reduce_async(ruccl_attended(me->comm), &t, &t, RUCCL_SUM, &work);
+
+    if (r < 0)
+        return r;
+    r = ruccl_work_wait(work, -1);
+    crew_check(me, r < 0 || values[0] == 3, "a wrong sum");
+    check_attended(me, work, sequence, ATTENDED_COUNT, 0);
+    ruccl_work_release(work);
+    return r;
+}
+
+/* Two rows to each. */
+static int exchange_attended(struct crew_rank *me, uint64_t sequence)
+{
+    const uint64_t counts[2] = { 2, 2 };
+    int32_t in[4] = { (int32_t)me->rank, 1, 2, 3 }, out[4] = { 0 };
+    const struct ruccl_tensor i = { .dtype = RUCCL_I32, .naxes = 1, .shape = { 4 }, .data = in };
+    const struct ruccl_tensor o = { .dtype = RUCCL_I32, .naxes = 1, .shape = { 4 }, .data = out };
+    struct ruccl_work *work;
+    uint64_t got[2] = { 0 };
+    int r = ruccl_all_to_all_v_async(ruccl_attended(me->comm), &i, counts, &o, NULL, &work);
+
+    if (r < 0)
+        return r;
+    r = ruccl_work_wait(work, -1);
+    if (r == 0)
+        r = ruccl_work_receive_counts(work, got);
+    crew_check(me, r < 0 || (got[0] == 2 && got[1] == 2), "wrong counts");
+    crew_check(me, r < 0 || out[2] == (me->rank ? 2 : 1), "wrong rows");
+    check_attended(me, work, sequence, 4, 4);
+    ruccl_work_release(work);
+    return r;
+}
+
+static int play_attended(struct crew_rank *me)
+{
+    int r = 0;
+
+    for (uint64_t n = 0; n < ATTENDED_TRIES && r == 0; n += 2) {
+        r = sum_attended(me, n + 1);
+        if (r == 0)
+            r = exchange_attended(me, n + 2);
+    }
+    return r;
+}
+
+TEST(attended_works_meet_too_and_tell_of_it)
+{
+    static const char *const patient[] = { "--set=spin=10ms", NULL };
+    _Atomic uint32_t met = 0;
+    struct world w;
+
+    harness_start(&harness, patient);
+    world_open(&w, &harness, 2, 2);
+    crew_run(&crew, &w, play_attended, &met);
+    crew_expect_success(&crew, "attended works");
+    assert_true(met > 0);
     world_close(&w);
 }
 
@@ -418,6 +512,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         meeting_test(ranks_meet_while_the_daemon_stands_still),
+        meeting_test(attended_works_meet_too_and_tell_of_it),
         meeting_test(blocking_and_other_calls_mix_in_every_order),
         meeting_test(threads_of_a_rank_call_at_the_same_time),
         meeting_test(communicators_of_a_split_meet_apart),
