@@ -308,6 +308,7 @@ static uint32_t sessions_at_an_end(const struct daemon *d, struct raw *witness)
     struct raw c;
 
     raw_open(&c, d->socket);
+    daemon_settle(d); /* it waits for both, not in the middle of reading what the one has sent */
     kill(d->pid, SIGSTOP);
     waitpid(d->pid, NULL, WUNTRACED);
     raw_close(&c);
