@@ -17,18 +17,19 @@ class Gate:
 
     def __init__(self, text):
         self._text = text
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._inside = 0
         self._open = True
 
     def __enter__(self):
-        with self._changed:
+        with self._lock:
             if not self._open:
                 raise Closed(Code.CLOSED, self._text)
             self._inside += 1
 
     def __exit__(self, *exception):
-        with self._changed:
+        with self._lock:
             self._inside -= 1
             if self._inside == 0 and not self._open:
                 self._changed.notify_all()

@@ -37,7 +37,7 @@ class Stats(NamedTuple):
     chunk_elements  elements of a full one; rows for all_to_all_v
     peak_bytes      most tensor bytes in flight on this node outside inputs and outputs; never above
                     the budget
-    algorithm       its name, as join() takes it
+    algorithm       its name, as join() takes it, or "slate": without the daemon
     """
 
     sequence: int
@@ -169,6 +169,8 @@ class Work:
 
     def _let_go(self):
         """What is attended and under way is aborted by this."""
+        if not self._owned:
+            return
         try:
             with self._connection._gate:
                 handle = claim(self._owned)
