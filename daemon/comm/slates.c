@@ -1,34 +1,11 @@
 #include "daemon/comm/slates.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "daemon/comm/nodes.h"
 #include "daemon/comm/op.h"
-
-/* Memory that clients write, and that keeps its size. */
-static int make_memory(size_t bytes, void **ret, int *ret_fd)
-{
-    const int fd = memfd_create("ruccl-slate", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    void *memory = MAP_FAILED;
-    int r;
-
-    if (fd < 0)
-        return -errno;
-    if (ftruncate(fd, (off_t)bytes) == 0 &&
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (memory == MAP_FAILED) {
-        r = -errno;
-        close(fd);
-        return r;
-    }
-    *ret = memory;
-    *ret_fd = fd;
-    return 0;
-}
+#include "daemon/device/publish.h"
 
 int slate_open(struct comm *c, struct error *e)
 {
@@ -42,7 +19,7 @@ int slate_open(struct comm *c, struct error *e)
     r = config->charge(config->books, c->uid, bytes, e);
     if (r < 0)
         return r;
-    r = make_memory(bytes, &memory, &c->slate_fd);
+    r = publish("ruccl-slate", bytes, PUBLISH_WRITABLE, &memory, &c->slate_fd);
     if (r < 0) {
         config->release(config->books, c->uid, bytes);
         return error_set_errno(e, -r, "make a slate");

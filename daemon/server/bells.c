@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "daemon/server/publish.h"
+#include "daemon/device/publish.h"
 
 static int belfry_new(struct list *belfries, uid_t uid, struct belfry **ret)
 {
@@ -17,7 +17,7 @@ static int belfry_new(struct list *belfries, uid_t uid, struct belfry **ret)
 
     if (!b)
         return -ENOMEM;
-    r = publish("ruccl-bells", sizeof(*b->bells), &memory, &b->fd);
+    r = publish("ruccl-bells", sizeof(*b->bells), PUBLISH_READABLE, &memory, &b->fd);
     if (r < 0) {
         free(b);
         return r;

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "daemon/server/publish.h"
+#include "daemon/device/publish.h"
 
 #define FDS_PER_SESSION 2u /* socket and pidfd; rings.c charges that of a uid's bells */
 
@@ -54,7 +54,8 @@ static int hello_take_pidfd(struct session *s, struct packet *p)
 static int hello_make_cells(struct session *s, int *ret_fd)
 {
     void *cells;
-    int r = publish("ruccl-progress", daemon_memory_bytes(s->nslots), &cells, ret_fd);
+    int r = publish("ruccl-progress", daemon_memory_bytes(s->nslots), PUBLISH_READABLE, &cells,
+                    ret_fd);
 
     if (r == 0)
         s->cells = cells;
