@@ -34,11 +34,6 @@ static bool is_plain_operand(const struct posting *p, const struct operand *o)
     return o->region->pooled && !o->region->lost;
 }
 
-static bool overlap(const struct operand *a, const struct operand *b)
-{
-    return a->t && b->t && a->address < b->address + b->bytes && b->address < a->address + a->bytes;
-}
-
 /* Whether the budget, if there is one, suffices for all of it at once. */
 static bool fits_budget(const struct posting *p)
 {
@@ -77,7 +72,7 @@ static bool is_fit(const struct posting *p)
     if (d->kind != COLLECTIVE_BARRIER && !p->in.t && !p->out.t)
         return false; /* something is wrong with it, which the daemon words */
     return is_small(p) && fits_budget(p) && is_plain_operand(p, &p->in) &&
-           is_plain_operand(p, &p->out) && (!overlap(&p->in, &p->out) || posting_is_in_place(p));
+           is_plain_operand(p, &p->out) && !posting_overlaps(p);
 }
 
 /* ---------------------------------------------------------------- the slate */

@@ -256,16 +256,21 @@ bool posting_is_in_place(const struct posting *p)
     }
 }
 
+bool posting_overlaps(const struct posting *p)
+{
+    const struct operand *in = &p->in, *out = &p->out;
+
+    return MAX(in->address, out->address) <
+               MIN(in->address + in->bytes, out->address + out->bytes) &&
+           !posting_is_in_place(p);
+}
+
 /* Where the daemon works on both where they are, it sees it, and between ranks too. */
 static int check_overlap(const struct posting *p, struct error *e)
 {
     const struct operand *in = &p->in, *out = &p->out;
 
-    if ((!in->copied && !out->copied) || in->bytes == 0 || out->bytes == 0)
-        return 0;
-    if (in->address + in->bytes <= out->address || out->address + out->bytes <= in->address)
-        return 0;
-    if (posting_is_in_place(p))
+    if ((!in->copied && !out->copied) || !posting_overlaps(p))
         return 0;
     return error_set(e, ERROR_OVERLAP,
                      "%s: in and out share bytes in a way that is not \"in place\"", p->row->name);

@@ -49,7 +49,8 @@ void posting_reject(struct posting *p);
 /* "f32"; of a number that names none, words that say so. */
 const char *posting_dtype(uint32_t dtype);
 
-/* Of two operands: whether they share bytes in the way that their collective allows. */
+/* Of two operands: whether they share bytes in the way that their collective allows; in another. */
 bool posting_is_in_place(const struct posting *p);
+bool posting_overlaps(const struct posting *p);
 
 #endif

@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include "daemon/config.h"
-#include "shared/kernels.h"
 #include "daemon/environment.h"
 #include "daemon/log/log.h"
 #include "daemon/network.h"
 #include "daemon/server/server.h"
 #include "daemon/server/service.h"
+#include "shared/kernels.h"
 
 #define EXIT_USAGE 2
 

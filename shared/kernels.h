@@ -15,8 +15,8 @@ struct source_group {
 
 /*
  * Reduces `count` elements (any count, also 0) of `nsrc` >= 1 sources in the canonical tree order
- * and writes the result to `ndst` >= 1 destinations, each of which may be a source too, but must not
- * overlap one otherwise. No pointer need be aligned.
+ * and writes the result to `ndst` >= 1 destinations, each of which may be a source too, but must
+ * not overlap one otherwise. No pointer need be aligned.
  *
  * Values are widened to the type's accumulator, combined by T(lo,hi) = T(lo,m) op T(m,hi), m = lo +
  * the largest power of two below hi - lo, divided by `divisor` where that is not 0 (mean; floating
@@ -34,8 +34,8 @@ struct kernel_args {
     uint32_t divisor; /* 0: none */
     bool src_wide, dst_wide;
     const struct source_group *groups; /* of all sources in order, instead of src_wide */
-    uint32_t ngroups; /* 0: all sources are one group */
-    bool stream; /* past the caches where that can be done; the same bytes */
+    uint32_t ngroups;                  /* 0: all sources are one group */
+    bool stream;                       /* past the caches where that can be done; the same bytes */
 };
 
 typedef void (*kernel_fn)(const struct kernel_args *args);

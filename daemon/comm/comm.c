@@ -384,9 +384,7 @@ static int arrive(struct member *m, const struct post *pair, struct arrival *a, 
     int r = 0;
 
     comm_hold(c);
-    m->last_kind = a->d.kind;
-    m->last_sequence = pair ? 0 : m->sequence;
-    m->last_us = now;
+    m->posted = (struct last_call){ a->d.kind, pair ? 0 : m->sequence, now };
     if (c->ngone > 0)
         comm_check_left(c, a->d.kind, pair ? &pair->peer : NULL, m->sequence, now);
     if (!pair && !slate_keeps_step(c, m))

@@ -111,6 +111,13 @@ struct comm {
     int slate_fd;
 };
 
+/* What a member did last, for people. */
+struct last_call {
+    enum collective_id kind; /* COLLECTIVE_NONE: joined */
+    uint64_t sequence;       /* 0: it has none */
+    uint64_t at_us;
+};
+
 struct member {
     struct comm *comm;
     uint32_t rank;
@@ -122,9 +129,7 @@ struct member {
     struct op *last_op;  /* the last of comm::ops that it has arrived at; NULL once that is over */
     bool leaving;
 
-    /* for people: what it posted last */
-    enum collective_id last_kind; /* COLLECTIVE_NONE: joined */
-    uint64_t last_sequence, last_us;
+    struct last_call posted;
 };
 
 /* comm.c */
@@ -172,12 +177,7 @@ bool comms_same_uid(const struct comms *comms, uid_t a, uid_t b);
 
 /* words.c */
 
-/* What a member did last, for people. */
-struct last_call {
-    enum collective_id kind; /* COLLECTIVE_NONE: joined */
-    uint64_t sequence;       /* 0: it has none */
-    uint64_t at_us;
-};
+/* Posted, or carried out at the slate. */
 struct last_call last_call(const struct member *m);
 
 /* Appends "all_reduce 7 of 'train'"; sequence 0: without it. */

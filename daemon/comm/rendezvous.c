@@ -338,7 +338,7 @@ static int enter(struct comm *c, const struct join *join, uint64_t now, struct m
     }
     if (comm_seat(c, r->rank, join->owner, join->session, join->pid, &m) < 0)
         return error_set(e, ERROR_NO_MEMORY, "join: no memory for a member");
-    m->last_us = now;
+    m->posted.at_us = now;
     *ret = m;
     return 0;
 }

@@ -63,7 +63,7 @@ static int seat_members(struct comm *c, struct split_part **parts, uint32_t n, s
             continue;
         if (comm_seat(c, i, m->owner, m->session, m->pid, &parts[i]->child) < 0)
             return error_set(e, ERROR_NO_MEMORY, "no memory for a member");
-        parts[i]->child->last_us = m->last_us;
+        parts[i]->child->posted.at_us = m->posted.at_us;
     }
     return 0;
 }

@@ -26,7 +26,7 @@ void text_add_rank(struct text *t, uint32_t rank, pid_t pid, const char *host)
 
 struct last_call last_call(const struct member *m)
 {
-    struct last_call last = { m->last_kind, m->last_sequence, m->last_us };
+    struct last_call last = m->posted;
 
     slate_last_call(m, &last);
     return last;

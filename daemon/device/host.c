@@ -5,9 +5,9 @@
 
 #include "daemon/device/device.h"
 #include "daemon/device/fault.h"
-#include "shared/kernels.h"
 #include "daemon/device/memfd.h"
 #include "daemon/device/workers.h"
+#include "shared/kernels.h"
 
 #define WORKERS_DEFAULT_MAX 8u           /* memory is busy before so many cores are */
 #define BLOCK_BYTES         (256u << 10) /* that a block touches: a part of a core's own cache */

@@ -1,4 +1,4 @@
-#include "daemon/server/publish.h"
+#include "daemon/device/publish.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,9 +24,10 @@ static int reader_of(int fd)
     return reader;
 }
 
-int publish(const char *name, size_t bytes, void **ret, int *ret_fd)
+int publish(const char *name, size_t bytes, enum publish_access access, void **ret, int *ret_fd)
 {
-    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL |
+                      (access == PUBLISH_READABLE ? F_SEAL_FUTURE_WRITE : 0);
     const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     void *memory;
 
@@ -44,6 +45,6 @@ int publish(const char *name, size_t bytes, void **ret, int *ret_fd)
         return r;
     }
     *ret = memory;
-    *ret_fd = reader_of(fd);
+    *ret_fd = access == PUBLISH_READABLE ? reader_of(fd) : fd;
     return 0;
 }

@@ -108,8 +108,8 @@ static int place_check_slot(struct session *s, const struct place *p)
     return 0;
 }
 
-/* Likewise. */
-static int place_check_membership(struct session *s, const struct place *p,
+/* Likewise; and the member goes on at that number. */
+static int place_enter(struct session *s, const struct place *p,
                                   const struct membership *ms)
 {
     if (ms->state == MEMBERSHIP_JOINING)
@@ -147,7 +147,7 @@ static struct membership *place_find(struct session *s, const struct place *p)
         error_set(&e, ERROR_CLOSED, "communicator %u was never complete; it can only be left",
                   p->comm);
     if (!e.code)
-        return place_check_membership(s, p, ms) < 0 ? NULL : ms;
+        return place_enter(s, p, ms) < 0 ? NULL : ms;
     place_refuse(s, p, &e);
     return NULL;
 }

@@ -41,15 +41,17 @@ DAEMON_STAGES = (
 STAGES = (*CLIENT_STAGES[:2], *DAEMON_STAGES, CLIENT_STAGES[2])
 
 # All that a call takes and all that the daemon does for it; "run" is that of ruccl.c.
-CLIENT_TOTAL = Stage("total", "total", ["run"], ["rings_look", "rings_sleep", "ppoll", "wait_for_others"])
+CLIENT_TOTAL = Stage(
+    "total", "total", ["run"], ["rings_look", "rings_sleep", "ppoll", "wait_for_others"]
+)
 DAEMON_TOTAL = Stage("total", "total", ["session_handle", "run_done"], [])
 
 WIDTH = 8
 HELP = (
     "Instructions a rank and operation. client encode: the request's bytes; post: the rest of\n"
-    "posting, starting or, at a slate, doing it. daemon decode: from the bytes; run: agree, find the plan, run it,\n"
-    "without what workers do; complete: encode and put the reply. client complete: decode and\n"
-    "route it. total: the whole call and all that the daemon does about it, without waiting."
+    "posting, starting or, at a slate, doing it. daemon decode: from the bytes; run: agree, find\n"
+    "the plan, run it, without what workers do; complete: encode and put the reply. client\n"
+    "complete: decode and route it. total: the whole call and all that the daemon does about it, without waiting."
 )
 
 

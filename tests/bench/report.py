@@ -345,7 +345,9 @@ def print_bounds(outcome):
 # ---------------------------------------------------------------- the picture
 
 
-COLORS = {"shared": "tab:blue", "plain": "tab:cyan", "persistent": "tab:purple", "posted": "tab:olive"}
+COLORS = {
+    "shared": "tab:blue", "plain": "tab:cyan", "persistent": "tab:purple", "posted": "tab:olive",
+}  # fmt: skip
 
 
 def can_plot():
